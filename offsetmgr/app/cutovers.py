@@ -58,6 +58,8 @@ class CutoverRun:
         self._connections, self._pair, self._path = connections, pair, path
         self._options, self._plan_group = options, plan
         self._apply, self._undo = partial(self._problem, apply), partial(self._problem, undo)
+        if (silent := pair.origins()[1]) is not None:
+            raise silent
         for store in (pair.source, pair.target):
             if store.identity().kind != "kafka":
                 why = "is not a Kafka cluster, and a cutover needs two"
@@ -66,21 +68,23 @@ class CutoverRun:
             raise UsageError(pair.target.uri, "is the cluster of the source", "name another cluster")
         if not path.absolute().parent.is_dir():
             raise UsageError(f"state file {path}", "its directory does not exist", "create the directory first")
+        if options.undo and not path.exists():
+            raise UsageError(f"state file {path}", "does not exist, so no group can be taken back", "check its name")
         if options.undo and options.back_of:
             raise UsageError("an undo and a way back", "are both given", "give one of them")
 
     def run(self, selection: GroupSelection, arguments: dict[str, Argument], *, execute: bool) -> CutoverReport:
         """Returns where everything stands. ``arguments`` are those of a further call."""
         ui, pair = self._connections.ui, self._pair
-        source, target = map(pair.waiting, pair.clusters())
-        sides = Side(pair.source, source), Side(pair.target, target)
+        stores = zip((pair.source, pair.target), pair.clusters(), strict=True)
+        source, target = (Side(store, found, pair.waiting(found).describe_groups) for store, found in stores)
         lock = exclusive(self._path.with_suffix(".lock"), "cutover") if execute else nullcontext()
         with lock, interrupted_as("run the same command again to go on"), ui.stop("the next run continues") as stop:
             actions = CutoverActions(self._plan, self._apply, self._undo, self._translations, ui.confirm, ui.note, stop)
-            run = Cutover(sides, self._path, actions, self._options, execute=execute)
+            run = Cutover((source, target), self._path, actions, self._options, execute=execute)
             self._rules, self._renames = run.options.rules, run.options.renames
             run.names = self._selected(selection, run)
-            ui.note(f"{pair.source.uri} -> {pair.target.uri}: {way_back_text(run.state.way_back)}")
+            ui.note(Advice("{} -> {}: {}", pair.source.uri, pair.target.uri, way_back_text(run.state.way_back)))
             standings = run.undo() if self._options.undo else run.run()
         rules = self._rules
         named: dict[str, Argument] = {
@@ -88,6 +92,7 @@ class CutoverRun:
             "to": pair.target.uri,
             **arguments,
             "state": str(self._path),
+            "excuse": self._options.excused,
         }
         named |= {"accept": rules.accepts, "ignore_header": rules.ignored_headers, "max_read": rules.max_read}
         swapped: dict[str, Argument] = {"from": pair.target.uri, "to": pair.source.uri, "back_of": str(self._path)}
@@ -106,6 +111,7 @@ class CutoverRun:
         source, known = self._pair.source, run.state.groups
         names = choose_groups(source, selection)
         names = sorted({*names, *(name for name in known if selection.matches(name))})
+        kinds = self._pair.clusters()[0].group_kinds() if self._options.excused else {}
         found = {one.name for one in source.scan(names) if one.offsets or one.errors or one.error}
         require_known([source], [name for name in names if name not in found and name not in known])
         for argument, given, meant in (
@@ -113,7 +119,7 @@ class CutoverRun:
             ("{rename} {}", self._options.renames, "no selected group"),
             ("{excuse} {}", self._options.excused, "no group of the source"),
         ):
-            possible = names if meant == "no selected group" else {*source.groups(), *known}
+            possible = names if meant == "no selected group" else {*source.groups(), *kinds, *known}
             if others := sorted(set(given).difference(possible)):
                 raise UsageError(Advice(argument, others[0]), f"{meant} has this name", "check the name")
         topics = self._pair.clusters()[0].topics()

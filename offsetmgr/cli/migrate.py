@@ -739,7 +739,7 @@ CUTOVER_COLUMNS: Final = (
     Column("name"),
     Column("step"),
     Column("held_up_by", optional=True),
-    Column("note", optional=True, rank=11),
+    Column("note", detail=True),
     Column("next", detail=True),
 )
 _RUNBOOKS: Final = {".md": to_markdown, ".html": to_html}
@@ -799,7 +799,9 @@ def cutover_command(
         int, opt("--max-behind", "N", "Stop a group only if the replicator is at most N records behind.", min=0)
     ] = 1000,
     wait_s: Annotated[float, seconds_option("--wait", "Wait this long at a closed gate.")] = 0.0,
-    interval_s: Annotated[float, seconds_option("--interval", "How long commits and logs must stand still.")] = 5.0,
+    interval_s: Annotated[
+        float, seconds_option("--interval", "How long commits and logs must stand still.", least=0.1)
+    ] = 5.0,
     execute: Execute = False,
     step: StepFlags,
     output: Annotated[
@@ -839,6 +841,9 @@ def cutover_command(
     found = migrate.cutover(connect, from_, to, selection, state=state, execute=execute, options=options, sides=sides)
     rows = [tuple(map(_worded, row)) for row in rows_of(CUTOVER_COLUMNS, found.statuses)]
     write_rows(CUTOVER_COLUMNS, rows, format)
+    for one in found.statuses:
+        if one.note:
+            note(Advice("note: {} {}: {}", one.kind, one.name, one.note))
     for line in found.next_lines():
         note(Advice("next: {}", line))
     if output is not None:

@@ -22,7 +22,8 @@ class CutoverOptions(NamedTuple):
     """How a cutover decides. ``renames`` are the names of groups in the target. The command waits for ``wait_s``
     seconds at a closed gate, and looks twice at everything that must stand still, ``interval_s`` seconds apart.
     ``max_behind`` is the number of records by which the replicator may be behind in a topic when a group is stopped.
-    ``outputs`` are the topics to which a group writes exactly once. ``excused`` groups stay at the source.
+    ``outputs`` are the topics to which a group writes exactly once. ``excused`` groups stay at the source, or have
+    moved by other means.
     ``replicator_stopped`` is the operator's word. ``way_back`` tells whether a reverse replicator runs; None if an
     earlier run has said it. ``undo`` takes back the groups that have not consumed at the target. ``back_of`` is the
     state of the cutover whose way back this one is.

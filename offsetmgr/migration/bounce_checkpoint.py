@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -236,15 +237,21 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
 
 @contextmanager
 def exclusive(path: Path, what: str = "bounce") -> Iterator[None]:
-    """Locks the bounce or the cutover for this process. Raises `JournalError` if another process has locked it."""
+    """Locks the bounce or the cutover for this process. Raises `JournalError` if another process has locked it. The
+    file does not outlive the lock."""
     with path.open("ab") as lock_file:
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(lock_file.fileno()).st_nlink:
+                raise BlockingIOError  # it was removed by a process that has just ended
         except BlockingIOError as busy:
             raise JournalError(
                 f"{what} {path}", "another process is executing it", "wait until it ends, or stop it first"
             ) from busy
-        yield
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def state_stem(plan: str | Path | None, groups: Sequence[str], to: CommitMode) -> str:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import replace_file
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.errors import (
     GateRefused,
@@ -31,8 +32,12 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.topic_renames import TopicRenames
+from offsetmgr.groups.describe import DescribeGroups
+from offsetmgr.groups.operation_log import OperationLog, OperationStart
 from offsetmgr.kafka.cluster import KafkaCluster
 from offsetmgr.migration.cutover_gates import (
+    QUIET_INTERVALS,
+    READ_MORE,
     ClosedGate,
     CutoverStatus,
     Gate,
@@ -41,6 +46,7 @@ from offsetmgr.migration.cutover_gates import (
     Reads,
     TopicObservation,
     copied,
+    difference,
     end_of,
     left_behind,
     left_source,
@@ -49,7 +55,6 @@ from offsetmgr.migration.cutover_gates import (
     moving,
     other_offset,
     producers_stopped,
-    producing,
     ready,
     replicator_stopped,
     started,
@@ -67,9 +72,11 @@ from offsetmgr.segments.batch_reader import batches
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset, Translations
 
+OPERATION: Final = "migrate cutover"
 FORMAT: Final = "offsetmgr-cutover"
 VERSION: Final = 1
 _LOOK_BYTES: Final = 64 * 1024
+_MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
@@ -79,8 +86,9 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class GroupState:
     """The progress of a group: the last step that was passed, and 0 until its offsets are translated. ``source`` are
-    the translated offsets, ``written`` those in the target, and ``seen`` those that the last look found there. ``plan``
-    is the name of its plan. ``alive`` are static members that came back after their removal, and ``back`` is the state
+    the translated offsets, ``written`` those in the target, and ``seen`` those that the last look found there;
+    ``changed`` names one that another program has changed, which was found at ``changed_ms``. ``plan`` is the name of
+    its plan. ``alive`` are static members that came back after their removal, and ``back`` is the state
     of the cutover that moved the group back. ``doubt`` names an offset that was not the written one before the first
     member was seen. ``undoing`` tells whether an undo has begun. The keys are partitions as text."""
 
@@ -89,6 +97,8 @@ class GroupState:
     source: dict[str, int] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     seen: dict[str, int] | None = None
+    changed: str = ""
+    changed_ms: int = 0
     alive: list[str] = field(default_factory=list)
     back: str = ""
     doubt: str = ""
@@ -114,7 +124,6 @@ class CutoverState:
     renames: dict[str, str] = field(default_factory=dict)
     back_of: str = ""
     way_back: ReverseReplicator = ReverseReplicator.NONE
-    excused: list[str] = field(default_factory=list)
     outputs: dict[str, Sequence[str]] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
@@ -151,10 +160,11 @@ class CutoverState:
 
 
 class Side(NamedTuple):
-    """The source or the target."""
+    """The source or the target. ``describe`` waits until the group locks of other runs have ended."""
 
     store: OffsetStore
     cluster: KafkaCluster
+    describe: DescribeGroups
 
 
 class CutoverActions(NamedTuple):
@@ -206,15 +216,11 @@ class Cutover:
         self._first: CutoverState | None = None
         """The state of the cutover whose way back this one is."""
         self._translations: dict[bool, Translations] = {}
-        self._seen: dict[str, Mapping[str, int]] = {}
-        """The offsets in the target that an earlier run found. A change holds up a group until the command runs again,
-        so that a person has read of it."""
+        self._since: dict[str, str] = {}
+        """Offsets in the target that have changed since the last run with ``execute``, by group."""
         self._ends: dict[TopicPartition, tuple[object, object]] = {}
         """The ends of both logs when their translations were made."""
-        saved = CutoverState.load(path)
-        if options.undo and saved is None:
-            raise UsageError(f"state file {path}", "does not exist, so no group can be taken back", "check its name")
-        self.state = self._opened(saved, options)
+        self.state = self._opened(CutoverState.load(path), options)
         self.options = options = self._with_state(options)
         self._rename = TopicRenames(options.rules.topics)
 
@@ -223,7 +229,10 @@ class Cutover:
         if saved is not None and saved.clusters != ids:
             old = saved.clusters
             why = f"it is of a cutover from cluster {old[0]} to {old[1]}, not {ids[0]} to {ids[1]}"
-            raise OtherCluster(f"state file {self._path}", why, Advice("name another {state} file"))
+            then = Advice("name another {state} file")
+            if old == ids[::-1]:
+                then = Advice("to go back, name another {state} file, and add {back_of} {}", str(self._path))
+            raise OtherCluster(f"state file {self._path}", why, then)
         state = saved or CutoverState(ids)
         if back := options.back_of or (Path(state.back_of) if state.back_of else None):
             self._first = self._way_back(back, ids[::-1])
@@ -251,8 +260,9 @@ class Cutover:
             grown = {tp: ends[tp] for tp, log in logs if not isinstance(log, LogRange) or log.end > ends[tp]}
             if first.way_back is not ReverseReplicator.RUNNING:
                 if not self._are_copies(grown):
-                    why = f"the producers of {name} write at {self._source.store.uri}, and no reverse replicator runs"
-                    hint = "a group that went back would miss these records; keep it where it is"
+                    why = f"the producers of {name} write at {self._source.store.uri}, without a reverse replicator"
+                    hint = "a group that went back would miss these records; keep it where it is. If one copies them:"
+                    hint = Advice("{} run the first cutover with {way_back=running}", hint)
                     raise GateRefused(f"the way back to {self._target.store.uri}", why, hint)
             elif grown or topic.step >= Gate.PRODUCING:
                 after.add(TopicRenames(first.topic_rules)(name))
@@ -283,7 +293,6 @@ class Cutover:
             raise UsageError(Advice("{rename_topic} and {rename}"), why, "leave them out: the state file has them")
         state.topic_rules, state.renames = topics, renames
         state.way_back = options.way_back or state.way_back
-        state.excused = sorted({*state.excused, *options.excused})
         state.outputs = {**state.outputs, **options.outputs}
         return options._replace(rules=options.rules._replace(topics=topics), renames=renames, outputs=state.outputs)
 
@@ -292,19 +301,23 @@ class Cutover:
     def run(self) -> list[CutoverStatus]:
         """Passes all gates that are open, and waits at closed ones. Returns where everything stands. Raises
         `GateRefused` if there is no way back."""
-        deadline = time.monotonic() + self.options.wait_s
+        deadline = 0.0
         if self._first is not None:
             self._find_producers(self._first)
+        elif not any(one.step for one in self.state.groups.values()):
+            self._refuse_way_back()
         self._groups = {name: self.state.groups.setdefault(name, GroupState()) for name in self.names}
         while True:
             try:
                 found = self._round()
             except OffsetMgrError as error:
+                deadline = deadline or time.monotonic() + self.options.wait_s
                 if not error.retriable or not self._execute or time.monotonic() >= deadline or self._actions.stop():
                     raise
                 self._actions.note(f"waiting, and looking again: {error}")
                 self._pause()
                 continue
+            deadline = deadline or time.monotonic() + self.options.wait_s
             left = deadline - time.monotonic()
             closed = [one for one in found if one.gate is not None]
             if not closed or not self._execute or left <= 0 or self._actions.stop():
@@ -327,7 +340,7 @@ class Cutover:
         return found
 
     def _take_back(self, name: str, saved: GroupState) -> ClosedGate | None:
-        path, problem = self._plan(saved), "nothing"
+        path, problem = self._plan(saved), "a dry run takes nothing back"
         then: str = Advice("add {execute=True} to take it back")
         if self._execute:
             self._actions.confirm(f"restore what {self._target.store.uri} held before {path} was applied?")
@@ -364,6 +377,7 @@ class Cutover:
     def _round(self) -> list[CutoverStatus]:
         resumed = dict(filter(None, map(self._resume, self.names)))
         self._remove_static_members()
+        self._everybody: dict[str, set[str]] | None = None
         first = self._look()
         self._pause()
         second = self._look()
@@ -384,7 +398,8 @@ class Cutover:
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
         for topic in sorted(filter(self._has_steps, observed)):
             gate = self._topic(topic, observed[topic], groups)
-            found.append(CutoverStatus("topic", topic, gate, left_behind(observed[topic])))
+            notes = left_behind(observed[topic]), self._missing_way_back(observed[topic]) * (gate is None)
+            found.append(CutoverStatus("topic", topic, gate, "; ".join(filter(None, notes))))
         self._save()
         return found
 
@@ -396,6 +411,22 @@ class Cutover:
         end = time.monotonic() + self.options.interval_s
         while (left := end - time.monotonic()) > 0 and not self._actions.stop():
             time.sleep(min(left, 0.2))
+
+    def _refuse_way_back(self) -> None:
+        """Raises `GateRefused` if a state file in the same directory has moved a selected group from the target."""
+        ids = self.state.clusters[::-1]
+        for path in sorted(self._path.absolute().parent.glob(f"*{self._path.suffix}")):
+            try:
+                first = CutoverState.load(path) if path.stat().st_size < _MAX_STATE_BYTES else None
+            except OffsetMgrError:  # another file
+                continue
+            if first is None or first.clusters != ids:
+                continue
+            moved = [name for name, saved in first.groups.items() if saved.step and not saved.back]
+            if both := sorted({first.renames.get(name, name) for name in moved}.intersection(self.names)):
+                why = f"{path} moved group {both[0]} to {self._source.store.uri}"
+                hint = "to go back, add {back_of} {}; otherwise use a state file in another directory"
+                raise GateRefused(f"the way back to {self._target.store.uri}", why, Advice(hint, str(path)))
 
     # --- observations ------------------------------------------------------------------------------
 
@@ -450,8 +481,8 @@ class Cutover:
             )
 
         topics = {topic: of_topic(topic, counts) for topic, counts in second.counts.items()}
-        here = self._source.cluster.describe_groups(self.names)
-        there = self._target.cluster.describe_groups(map(self._target_name, self.names))
+        here = self._source.describe(self.names)
+        there = self._target.describe(map(self._target_name, self.names))
         groups = {
             name: GroupObservation(
                 name,
@@ -460,7 +491,6 @@ class Cutover:
                 Reads(first.source.get(name, none), held),
                 Reads(first.target.get(name, none), second.target.get(name, none)),
                 (here[name], there[self._target_name(name)]),
-                self._session_s,
                 [topics[topic] for topic in self.options.outputs.get(name, ())],
             )
             for name in self.names
@@ -468,12 +498,6 @@ class Cutover:
         }
         self._load(self._positions(groups, topics, second), second)
         return groups, topics
-
-    def _session_s(self) -> int:
-        """Returns the longest session that the source's brokers allow; 0 if they do not report it."""
-        brokers = self._source.cluster.describe_brokers()
-        found = brokers and self._source.cluster.broker_setting(brokers[0].id, "group.max.session.timeout.ms")
-        return int(found) // 1000 if found else 0
 
     def _open_transactions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Returns the partitions of the source with an open transaction, each with a text that names it."""
@@ -531,7 +555,10 @@ class Cutover:
 
     def _lacking(self, tp: TopicPartition) -> int | OffsetMgrError | None:
         found = self._translated_by(tp.topic).partitions.get(tp)
-        return None if found is None else found.error or found.lacking
+        if found is None or found.error or found.lacking is not None:
+            return found and (found.error or found.lacking)
+        unread = any(one.earlier_a or one.earlier_b for one in found.translations.values())
+        return PlanError(str(tp), "the logs were not read far enough", READ_MORE) if unread else None
 
     def _answer(self, tp: TopicPartition, position: int) -> TranslatedOffset | OffsetMgrError:
         translations = self._translated_by(tp.topic)
@@ -546,12 +573,14 @@ class Cutover:
         waiting = [name for name in self.names if self._groups[name].step < Gate.WRITTEN]
         if not (self._execute and self.options.remove_static_members and waiting):
             return
-        for name, described in self._source.cluster.describe_groups(waiting).items():
+        for name, described in self._source.describe(waiting).items():
             if static := sorted({*static_members(described)}.difference(self._groups[name].alive)):
                 self._actions.confirm(f"remove static members {list_of(static, 3)} of group {name} at the source?")
-                outcomes = self._source.cluster.remove_static_members(name, static)
-                if error := next((one for one in outcomes.values() if one is not None), None):
-                    raise error
+                uris, reason = (self._source.store.uri,), self.options.reason
+                with OperationLog().recorded(OperationStart(OPERATION, uris, (name,), 1, len(static), reason=reason)):
+                    outcomes = self._source.cluster.remove_static_members(name, static)
+                    if error := next((one for one in outcomes.values() if one is not None), None):
+                        raise error
                 self._removed[name] = static
 
     # --- the steps of a group ----------------------------------------------------------------------
@@ -574,21 +603,35 @@ class Cutover:
             later = list_of(sorted(self._after.intersection(one.topics)), 3)
             why = f"the producers of {later} write at the source, and those of its other topics do not"
             return ClosedGate(Gate.READY, why, "move the producers of all topics of the group first")
-        earlier = saved.seen if saved.seen is not None else self._first_offsets(one)
-        seen = self._seen.setdefault(name, one.target.positions if earlier is None else earlier)
-        saved.seen = one.target.positions
+        writer = self._other_writer(saved, one)
         removed = {*self._removed.get(name, ()), *saved.alive}
         saved.alive = sorted(removed.intersection(static_members(one.members[0])))
-        gate = ready(one, seen, self.options.max_behind) or stopped(one, saved.alive) or translated(one)
-        return gate or ClosedGate(Gate.WRITTEN, "nothing", Advice("add {execute=True} to write its offsets"))
+        gate = ready(one, writer, self.options.max_behind, self.options.interval_s)
+        gate = gate or stopped(one, saved.alive) or translated(one)
+        return gate or ClosedGate(
+            Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
+        )
+
+    def _other_writer(self, saved: GroupState, one: GroupObservation) -> str:
+        """Names an offset in the target that another program has written lately. A dry run keeps no state, so a change
+        since the last run with ``execute`` is only a note of it."""
+        now_ms = SystemClock().now_ms()
+        earlier = saved.seen if saved.seen is not None else self._first_offsets(one)
+        since = "" if earlier is None else difference(earlier, one.target.positions)
+        changed = difference(Reads(one.target.before, one.target.before).positions, one.target.positions)
+        self._since[one.name] = "" if self._execute or changed else since
+        if changed := changed or since * self._execute:
+            saved.changed, saved.changed_ms = changed, now_ms
+        saved.seen = one.target.positions
+        return saved.changed if now_ms - saved.changed_ms < QUIET_INTERVALS * self.options.interval_s * 1000 else ""
 
     def _note(self, name: str, one: GroupObservation, gate: ClosedGate | None) -> str:
         saved = self._groups[name]
         moved = moved_on(one, saved.source) if saved.step >= Gate.WRITTEN else ""
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
-        return "; ".join(
-            filter(None, (moved and f"records are repeated: {moved}", doubt, without_offset(one) * bool(gate)))
-        )
+        since = (text := self._since.get(name)) and f"another program has committed since the last run: {text}"
+        repeated = moved and f"records are repeated: {moved}"
+        return "; ".join(filter(None, (repeated, doubt, since, without_offset(one) * bool(gate))))
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""
@@ -624,7 +667,7 @@ class Cutover:
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         gate = ClosedGate(Gate.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff")
         if not problems:
-            described = self._source.cluster.describe_groups([name])[name]
+            described = self._source.describe([name])[name]
             text = members_text(described) or Reads(one.source.now, now).changed()
             gate = ClosedGate(Gate.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}")
             problems = [f"{text}"] if text else []
@@ -649,7 +692,10 @@ class Cutover:
     def _plan_path(self, group: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._path.stem}-{group}")[:180]
         paths = (self._path.with_name(f"{stem}-{number}.plan") for number in count(1))
-        return next(path for path in paths if not path.exists() and not journal_path(path).exists())
+        used = {one.plan for one in self.state.groups.values()}
+        path = next(path for path in paths if path.name not in used and not journal_path(path).exists())
+        path.unlink(missing_ok=True)  # a run was killed before it knew of the plan
+        return path
 
     def _resume(self, name: str) -> tuple[str, ClosedGate] | None:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the name
@@ -664,7 +710,7 @@ class Cutover:
             return name, ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
         begun = self._has_begun(saved)
         now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
-        described = self._source.cluster.describe_groups([name])[name]
+        described = self._source.describe([name])[name]
         if begun and not members_text(described) and Reads(now, now).positions == saved.source:
             return name, self._apply(name, saved)
         if problem := self._undo(saved):
@@ -692,7 +738,8 @@ class Cutover:
         if gate := uneven(one, Gate.PRODUCERS_STOPPED):
             return gate
         if not ended:
-            gate = waits_for_groups(self._users(name, groups), self._moved(groups), self.state.excused)
+            left = self._users(name).difference(self._moved(groups), self.options.excused)
+            gate = waits_for_groups(left, self._shares)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
                 (Gate.COPIED, copied(one)),
@@ -705,33 +752,64 @@ class Cutover:
             if saved.step == Gate.REPLICATOR:
                 logs = one.target_logs[1].items()
                 saved.ends = {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
-        if (gate := producing(one, sum(saved.ends.values()))) is None:
+        if self._has_new_records(one):
             saved.step = Gate.PRODUCING
-        return gate
+            return None
+        then = f"start the producers of topic {name} at the target"
+        return ClosedGate(Gate.PRODUCING, "no new record at the target", then)
 
     def _has_ended(self, one: TopicObservation) -> bool:
         """Whether the replicator of a topic has stopped, and its source has no new record since. Only a reverse
         replicator may write there, after the producers have started at the target."""
         saved = self.state.topics.get(one.name, TopicState())
-        back = self.state.way_back is ReverseReplicator.RUNNING and producing(one, sum(saved.ends.values())) is None
-        return saved.step >= Gate.REPLICATOR and (back or end_of(one.source[1]) <= saved.source_end)
+        if saved.step < Gate.REPLICATOR or end_of(one.source[1]) <= saved.source_end:
+            return saved.step >= Gate.REPLICATOR
+        return self.state.way_back is ReverseReplicator.RUNNING and self._has_new_records(one)
+
+    def _has_new_records(self, one: TopicObservation) -> bool:
+        """Whether the target holds a record that was written since the replicator had stopped."""
+        ends, logs = self.state.topics[one.name].ends, one.target_logs[1].items()
+        ranges = {str(self._rename.partition(tp)): log for tp, log in logs if isinstance(log, LogRange)}
+        grown = {tp: ends.get(tp, 0) for tp, log in ranges.items() if log.end > ends.get(tp, 0)}
+        return any(self._follow(tp, end) for tp, end in grown.items())
+
+    def _missing_way_back(self, one: TopicObservation) -> str:
+        """Returns the doubt about the operator's word that a reverse replicator runs."""
+        promised = self.state.way_back is ReverseReplicator.RUNNING
+        if promised and end_of(one.source[1]) <= self.state.topics[one.name].source_end:
+            return "you said that a reverse replicator runs, but it has copied no record to the source yet"
+        return ""
 
     def _moved(self, groups: Mapping[str, GroupObservation]) -> set[str]:
         done = {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING and not saved.back}
         return {name for name in done if name not in groups or not members_text(groups[name].members[0])}
 
-    def _users(self, topic: str, groups: Mapping[str, GroupObservation]) -> set[str]:
-        """Returns the groups of the source with offsets or members in the topic. It reads unselected ones if no
-        selected group holds up the topic, or if nothing is executed."""
-        users = {name for name, one in groups.items() if topic in one.topics}
-        if not self._execute or users <= self._moved(groups):
-            names = list(self._source.store.groups())
-            everybody = self._source.store.scan(names)
-            users |= {one.name for one in everybody if any(tp.topic == topic for tp in (*one.offsets, *one.errors))}
-            for name, described in self._source.cluster.describe_groups(names).items():
-                members = () if isinstance(described, OffsetMgrError) else described.members
-                users |= {name for member in members if any(tp.topic == topic for tp in member.partitions)}
-        return users
+    def _users(self, topic: str) -> set[str]:
+        """Returns the groups of the source with offsets or members in the topic. Reads all groups once a round."""
+        if self._everybody is None:
+            self._everybody = self._read_users()
+        return self._everybody.get(topic, set())
+
+    def _read_users(self) -> dict[str, set[str]]:
+        """Returns the groups that use each topic of the cutover, and finds the share groups among them."""
+        store, cluster = self._source.store, self._source.cluster
+        kinds = cluster.group_kinds()
+        shares = [name for name, kind in kinds.items() if kind.type == "share"]
+        names = {*store.groups(), *self._groups}
+        used = [(one.name, tp.topic) for one in store.scan(list(names)) for tp in (*one.offsets, *one.errors)]
+        for name, held in cluster.share_offsets(shares).items() if shares else ():
+            known = () if isinstance(held, OffsetMgrError) else (*held.offsets, *held.errors)
+            used += [(name, tp.topic) for tp in known]
+        for name, described in cluster.describe_groups([*names, *shares], every_kind=True).items():
+            members = () if isinstance(described, OffsetMgrError) else described.members
+            used += [(name, tp.topic) for member in members for tp in member.partitions]
+        for name, saved in self._groups.items():
+            used += [(name, _partition(tp).topic) for tp in saved.source]
+        self._shares = frozenset(shares)
+        found: dict[str, set[str]] = {}
+        for name, topic in used:
+            found.setdefault(topic, set()).add(name)
+        return found
 
 
 def _partition(text: str) -> TopicPartition:

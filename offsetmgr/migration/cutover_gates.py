@@ -24,6 +24,11 @@ from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset
 
 _SHOWN: Final = 3
+_SHOWN_OPTIONS: Final = 20
+READ_MORE: Final = Advice("a larger {max_read} reads further back")
+QUIET_INTERVALS: Final = 15
+"""After the commit of another program at the target, a group waits until nothing is committed there for so many
+intervals: with the default, 75 seconds. MirrorMaker 2 writes offsets every 60 seconds."""
 
 
 class Gate(IntEnum):
@@ -122,9 +127,8 @@ class TopicObservation(NamedTuple):
 
 
 class GroupObservation(NamedTuple):
-    """An observation of a group. ``topics`` are those with its offsets in the source, by name. ``session_s`` returns
-    the longest session of a static member that the source's brokers allow; 0 if unknown. ``outputs`` are the topics to
-    which it writes exactly once."""
+    """An observation of a group. ``topics`` are those with its offsets in the source, by name. ``outputs`` are the
+    topics to which it writes exactly once."""
 
     name: str
     target_name: str
@@ -132,7 +136,6 @@ class GroupObservation(NamedTuple):
     source: Reads
     target: Reads
     members: tuple[MemberAnswer, MemberAnswer]
-    session_s: Callable[[], int]
     outputs: Sequence[TopicObservation]
 
     @property
@@ -165,9 +168,9 @@ def static_members(described: MemberAnswer) -> list[str]:
     return found if all(found) else []
 
 
-def ready(one: GroupObservation, seen: Positions, max_behind: int) -> ClosedGate | None:
-    """Returns why the group must not be stopped yet. ``seen`` are the offsets that an earlier look found in the
-    target, and on the way back those of the first cutover."""
+def ready(one: GroupObservation, other_writer: str, max_behind: int, interval_s: float) -> ClosedGate | None:
+    """Returns why the group must not be stopped yet. ``other_writer`` is an offset in the target that another program
+    has written lately; see `QUIET_INTERVALS`."""
 
     closed = partial(ClosedGate, Gate.READY)
     if error := one.source.now.error or one.target.now.error:
@@ -177,21 +180,18 @@ def ready(one: GroupObservation, seen: Positions, max_behind: int) -> ClosedGate
             return gate
     if text := members_text(one.members[1]):
         return closed(f"at the target, {text}", f"stop the consumers of group {one.target_name} at the target")
-    if changed := _written_by_others(one, seen):
-        then = "stop what commits there, such as MirrorMaker 2 with sync.group.offsets.enabled; then run it again"
-        return closed(changed, then)
+    if other_writer:
+        then = "stop what commits there, such as MirrorMaker 2 with sync.group.offsets.enabled"
+        then = f"{then}; the gate opens {QUIET_INTERVALS * interval_s:g} s after its last commit"
+        return closed(f"another program commits at the target: {other_writer}", then)
     return _behind(one, max_behind)
 
 
-def _written_by_others(one: GroupObservation, seen: Positions) -> str:
-    """Names an offset in the target that another program writes; empty if there is none."""
-    now, before = one.target.positions, Reads(one.target.before, one.target.before).positions
-    for earlier in (before, seen):
-        for tp in {**now, **earlier}:
-            if now.get(tp) != earlier.get(tp):
-                moved = f"{tp} went from {earlier.get(tp, 'no offset')} to {now.get(tp, 'no offset')}"
-                return f"another program commits at the target: {moved}"
-    return ""
+def difference(earlier: Positions, now: Positions) -> str:
+    """Names an offset that has changed; empty if there is none."""
+    changed = (tp for tp in {**now, **earlier} if now.get(tp) != earlier.get(tp))
+    moved = (f"{tp} went from {earlier.get(tp, 'no offset')} to {now.get(tp, 'no offset')}" for tp in changed)
+    return next(moved, "")
 
 
 def uneven(one: TopicObservation, step: Gate) -> ClosedGate | None:
@@ -214,7 +214,8 @@ def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
         number = one.topics[tp.topic].lacking(tp)
         if not isinstance(number, int):
             text = f"the number of records of {tp} that the target lacks is not known{f': {number}' if number else ''}"
-            return ClosedGate(Gate.READY, text, "wait until the replicator has caught up; see offsets diff")
+            hint = number.hint if isinstance(number, OffsetMgrError) else ""
+            return ClosedGate(Gate.READY, text, hint or "wait until the replicator has caught up; see offsets diff")
         behind[tp.topic] += number
     for topic, number in behind.items():
         if number > most:
@@ -229,11 +230,11 @@ def stopped(one: GroupObservation, returned: Collection[str] = ()) -> ClosedGate
     closed = partial(ClosedGate, Gate.STOPPED)
     stop = f"stop the consumers of group {one.name} at the source"
     if alive := sorted(returned):
-        stop = f"{stop}, and wait until its session ends, after at most {one.session_s()} s"
+        stop = f"{stop}, and wait until its session ends"
         return closed(f"static member {_named(alive)} came back after it was removed, so it is alive", stop)
     if text := members_text(one.members[0]):
         if static := static_members(one.members[0]):
-            text += f"; static members stay until their sessions end, after at most {one.session_s()} s"
+            text += "; static members stay until their sessions end"
             stop = Advice("{}add {remove_static_members=True}", f"{stop}; if {_named(static)} is stopped: ")
         return closed(text, stop)
     for pending, error in one.source.now.errors.items():
@@ -253,7 +254,9 @@ def translated(one: GroupObservation) -> ClosedGate | None:
         hint = "wait for the replicator"
         if isinstance(found, OffsetMgrError):
             why, hint = str(found), found.hint or hint
-        elif (why := found.problem) and found.answer.verdict is not Verdict.NOT_YET:
+        elif (why := found.problem) and (found.answer.earlier_a or found.answer.earlier_b):
+            hint = READ_MORE
+        elif why and found.answer.verdict is not Verdict.NOT_YET:
             hint = "see offsets diff; if no verdict helps, set or delete this offset at the source"
         if why:
             return ClosedGate(Gate.TRANSLATED, Advice("{}: {}", f"{tp} at {held.offset}", why), hint)
@@ -336,14 +339,19 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
 # The gates of a topic.
 
 
-def waits_for_groups(groups: Iterable[str], moved: Collection[str], excused: Collection[str]) -> ClosedGate | None:
-    """Returns the groups of the source that hold up the producers of a topic."""
-    if not (left := sorted(set(groups).difference(moved, excused))):
+def waits_for_groups(left: Collection[str], shares: Collection[str]) -> ClosedGate | None:
+    """Returns the groups ``left`` at the source, which hold up the producers of a topic. ``shares`` are share groups,
+    which cannot be moved."""
+    if not left:
         return None
-    text = f"{count_of(len(left), 'group')} still at the source: {_named(left)}"
-    return ClosedGate(
-        Gate.PRODUCERS_STOPPED, text, Advice("move these groups; {excuse} those that stay or moved without this file")
-    )
+    named = [f"{name} (a share group)" if name in shares else name for name in sorted(left)]
+    then = ["move these groups"] if set(left).difference(shares) else []
+    if not set(left).isdisjoint(shares):
+        then.append("let share groups acknowledge all records, and start them at the target before the producers")
+    options = Advice.joined((Advice("{excuse} {}", name) for name in sorted(left)[:_SHOWN_OPTIONS]), " ")
+    then.append(Advice("for those that stay, or have moved without this state file, add {}", options))
+    text = f"{count_of(len(left), 'group')} still at the source: {_named(named)}"
+    return ClosedGate(Gate.PRODUCERS_STOPPED, text, Advice.joined(then))
 
 
 def producers_stopped(one: TopicObservation) -> ClosedGate | None:
@@ -356,17 +364,19 @@ def producers_stopped(one: TopicObservation) -> ClosedGate | None:
 
 
 def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None:
-    """Returns which records the target lacks."""
-    closed, wait = partial(ClosedGate, step), "wait until the replicator has copied the last record"
+    """Returns which records the target lacks. A source that holds no record any more lacks none at the target."""
+    closed = partial(ClosedGate, step)
     for tp, log in one.source[1].items():
         found = one.answer(tp, log.end) if isinstance(log, LogRange) else log
-        number = one.lacking(tp)
+        number, wait = one.lacking(tp), "wait until the replicator has copied the last record"
+        if isinstance(number, OffsetMgrError):
+            wait = number.hint or wait
         if isinstance(found, OffsetMgrError):
             return closed(f"the ends of {tp} cannot be compared: {found}", found.hint or wait)
         if isinstance(number, int) and number and (found.problem or not one.holes):
             holes = Advice("copy them again, or leave them behind with {accept=missing}: the target holds later ones")
             return closed(f"{count_of(number, 'record')} of {tp} not at the target", wait if found.problem else holes)
-        if found.problem or not isinstance(number, int):
+        if (found.problem and found.answer.verdict is not Verdict.INFERRED) or not isinstance(number, int):
             return closed(Advice("the end of {}: {}", str(tp), found.problem or "not known"), wait)
     return None
 
@@ -388,14 +398,6 @@ def replicator_stopped(one: TopicObservation, *, is_stopped: bool) -> ClosedGate
     if grown := _grown(one.target_logs):
         return ClosedGate(Gate.REPLICATOR, f"the target's log still changes: {_named(grown)}", stop)
     return None
-
-
-def producing(one: TopicObservation, ends: int) -> ClosedGate | None:
-    """``ends`` is the sum of the ends of the target's logs when the replicator had stopped."""
-    if end_of(one.target_logs[1]) > ends:
-        return None
-    then = f"start the producers of topic {one.name} at the target"
-    return ClosedGate(Gate.PRODUCING, "no new record at the target", then)
 
 
 def end_of(logs: LogRanges) -> int:
@@ -463,7 +465,7 @@ class CutoverReport(NamedTuple):
         ways_back = [
             f"Before step {Gate.MOVING.text}: {commands['undo']}",
             f"From then on: {commands['back']}",
-            f"After step {Gate.PRODUCING.text}: {way_back_text(self.way_back)}",
+            f"After step {Gate.PRODUCING.text}: {for_command_line(way_back_text(self.way_back))}",
         ]
         return [
             SectionTitle("Progress"),
@@ -479,7 +481,7 @@ class CutoverReport(NamedTuple):
 
 
 def way_back_text(way_back: ReverseReplicator) -> str:
-    """Says whether there is a way back after the producers have started at the target."""
+    """Says whether the operator has promised a way back after the producers have started at the target."""
     if way_back is ReverseReplicator.RUNNING:
-        return "the reverse replicator runs, so there is a way back after producers start at the target"
-    return "no reverse replicator runs, so there is no way back after producers start at the target"
+        return "you said that a reverse replicator runs: only with it, there is a way back after step 10"
+    return Advice("without a reverse replicator and {way_back=running}, there is no way back after step 10")

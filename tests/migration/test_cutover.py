@@ -18,11 +18,13 @@ import pytest
 from committed_offsets import commit, committed, pending_commit
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
-from in_process import command
-from processes import finish, start_command
+from in_process import command, rows
+from processes import finish, start_command, until
+from test_kinds_of_groups import program
 from two_clusters import RECORDS, TwoClusters
 
 pytestmark = pytest.mark.servers
+DRY = "a dry run writes nothing"
 
 
 class Operator:
@@ -106,10 +108,20 @@ def produce(bootstrap: str, topic: str, *values: str) -> None:
     assert producer.flush(60) == 0
 
 
+def abort(bootstrap: str, topic: str) -> None:
+    """Writes a record in a transaction that is aborted."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, "aborted", partition=0)
+    producer.flush()
+    producer.abort_transaction(60)
+
+
 def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator: Operator) -> None:
     group, topic, b = operator.group, f"{operator.group}-t", clusters.b
     # Without --execute, nothing is changed
-    assert operator.look()[group] == ("4 written", "nothing")
+    assert operator.look()[group] == ("4 written", DRY)
     assert not operator.state.exists()
     assert committed(f"kafka://{b}", group) == {}
     # Then the offsets are written, and the consumers are the next to start
@@ -121,6 +133,9 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
         assert operator.run() == ("6 moving", f"no commit at the target beyond the written one in {topic}-0")
     with consumer(b, group, topic, 50) as values:
         assert values[0] == b"record 50"
+        # Both logs end with offsets that are no records
+        for bootstrap in (clusters.a, b):
+            abort(bootstrap, topic)
         found = operator.look("--execute")
     assert found[group] == ("through", "")
     # The producers are next: first nothing is written at the source any more, then all is copied
@@ -128,23 +143,25 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     produce(clusters.a, topic, "late", "later")
     assert operator.topic() == ("8 copied to the end", f"2 records of {topic}-0 not at the target")
     # A record that the replicator has left out stays behind only with the operator's word
-    clusters.copy(topic, RECORDS + 1, RECORDS + 2)
+    clusters.copy(topic, RECORDS + 3, RECORDS + 4)
     assert operator.topic() == ("8 copied to the end", f"1 record of {topic}-0 not at the target")
     last = ("--replicator-stopped", "--accept", "missing")
+    abort(b, topic)
     assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
     assert operator.notes[topic] == f"not at the target: 1 record of {topic}-0"
     # A producer that had only paused at the source: nothing is lost, and its records are not those of the target
     produce(clusters.a, topic, "latest")
     assert operator.topic(*last) == ("8 copied to the end", f"2 records of {topic}-0 not at the target")
-    clusters.copy(topic, RECORDS + 2, RECORDS + 3)
+    clusters.copy(topic, RECORDS + 4, RECORDS + 5)
     assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
     produce(b, topic, "first at the target")
-    assert operator.topic(code=0) == ("through", "")
+    assert operator.topic("--way-back", "running", code=0) == ("through", "")
+    assert "you said that a reverse replicator runs, but it has copied no record" in operator.notes[topic]
     # Consumers and producers that come back at the source are named
     produce(clusters.a, topic, "too late")
     with consumer(clusters.a, group, topic, 0):
         assert operator.run()[1].startswith("at the source, 1 member: rdkafka")
-    assert operator.topic()[0] == "8 copied to the end"
+    assert operator.topic("--way-back", "none")[0] == "8 copied to the end"
 
 
 def test_an_interrupted_look_opens_no_gate(clusters: TwoClusters, operator: Operator, unique: str) -> None:
@@ -164,6 +181,14 @@ def test_a_name_that_means_nothing_is_refused(operator: Operator, unique: str) -
         shown = command(*operator.arguments("--execute", *words), code=2).stderr
         assert shown.startswith(f"error: {words[0]} ")
         assert not operator.state.exists()
+    for arguments, why in (
+        (["--interval", 0], "--interval"),
+        (["--undo"], f"state file {operator.state}: does not exist"),
+        (["--to", "kafka://127.0.0.1:1", "--timeout", 5000], "the target kafka://127.0.0.1:1 does not respond"),
+    ):
+        shown = command(*operator.arguments("--execute", *arguments), code=None).stderr
+        assert shown.startswith("error: ") and why in shown
+        assert not list(operator.home.glob("cutover*"))
     # A topic without a copy may get another name until something is written
     assert operator.run("--rename-topic", f"{unique}-t=none")[1] == "the target has no topic none"
     assert operator.run("--rename-topic", "(.*)=\\1")[0].startswith("5 ")
@@ -190,15 +215,21 @@ def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, opera
         step, why = operator.run("--interval", 1)
         assert step == "1 ready" and why.startswith(changed)
     commit(b, group, topic, {0: 90})
-    operator.run()
-    step, why = operator.run()
+    assert operator.run()[0] == "1 ready"
+    # It may commit again after a while, so a run looks again. A dry run has no state, so it notes a change
+    step, why = operator.run("--wait", 8)
     assert step == "3 translated" and "its offset at the target is larger" in why
+    commit(b, group, topic, {0: 91})
+    assert operator.look()[group] == ("4 written", DRY)
+    assert f"another program has committed since the last run: {topic}-0 went from 90 to 91" in operator.notes[group]
     # A replicator that is behind
     command("offsets", "delete", group, "-t", topic, "--store", b, "--execute", "--yes")
     produce(clusters.a, topic, *map(str, range(30)))
-    operator.run()
     behind = f"the replicator is 30 records behind in {topic}, more than 10"
-    assert operator.run("--max-behind", 10) == ("1 ready", behind)
+    assert operator.run("--max-behind", 10, "--wait", 6) == ("1 ready", behind)
+    # Too little that may be read
+    shown = command(*operator.arguments("--max-read", 100), code=1).stderr
+    assert f"next: group {group}: a larger --max-read reads further back" in shown
     assert operator.run("--max-behind", 30) == ("5 started at the target", "no consumer at the target")
 
 
@@ -226,11 +257,12 @@ def test_a_group_must_have_stopped_at_the_source(clusters: TwoClusters, operator
     with consumer(a, group, topic, 0, **static):
         why = operator.run()[1]
         assert "(static: till-1)" in why
-        assert "static members stay until their sessions end, after at most 1800 s" in why
+        assert "static members stay until their sessions end" in why and "1800" not in why
         # One that lives comes back, and is not removed again
         back = "static member till-1 came back after it was removed, so it is alive"
         assert operator.run("--remove-static-members", "--interval", 3) == ("2 stopped at the source", back)
     assert operator.run("--remove-static-members") == ("2 stopped at the source", back)
+    assert "migrate cutover" in [one["operation"] for one in rows("edits", "list", "--group", group)]
     while (step := operator.run("--remove-static-members")[0]).startswith("2"):
         time.sleep(0.5)
     assert step == "5 started at the target"
@@ -249,6 +281,14 @@ def test_members_of_the_new_protocol_hold_up_a_group(clusters: TwoClusters, uniq
     assert step == "2 stopped at the source" and "(static: till-1)" in why
     # And a command that waits goes on as soon as nothing holds up the group
     assert operator.run("--wait", 3, "--remove-static-members")[0] == "5 started at the target"
+    # A share group holds up the producers until the operator excuses it
+    share = f"{unique}-share"
+    words = ["--bootstrap-server", swapped.a, "--topic", topic, "--group", share]
+    console = program("org.apache.kafka.tools.consumer.ConsoleShareConsumer", words, tmp_path / "share.log")
+    with consumer(swapped.b, unique, topic, 50), console:
+        why = f"1 group still at the source: {share} (a share group)"
+        until(lambda: operator.topic() == ("7 producers stopped", why), 120)
+        assert operator.topic("--excuse", share)[0] == "9 replicator stopped"
 
 
 def test_a_written_group_must_not_go_on_at_the_source(
@@ -272,7 +312,7 @@ def test_a_written_group_must_not_go_on_at_the_source(
     moved = f"it committed after the write: {topic}-0 is at 55 at the source, and was translated at 50"
     assert operator.run() == ("5 started at the target", moved)
     # Then the group is taken back, and written again
-    assert operator.look("--undo") == {group: ("4 written", "nothing")}
+    assert operator.look("--undo") == {group: ("4 written", "a dry run takes nothing back")}
     plan = next(operator.home.glob("*.plan"))
     aside = plan.rename(operator.home / "aside")
     assert operator.look("--undo", "--execute")[group][0] == "4 written"
@@ -364,6 +404,14 @@ def test_a_run_that_is_killed_anywhere_goes_on(clusters: TwoClusters, operator: 
         assert found == ("5 started at the target", "no consumer at the target"), number
         assert committed(f"kafka://{clusters.b}", operator.group) == {0: 57 + bool(number % 3)}, number
     assert moved
+    plans = {plan.name for plan in operator.home.glob("*.plan") if not Path(f"{plan}.journal").exists()}
+    kept = {
+        one["plan"]
+        for state in groups.values()
+        if state.exists()
+        for one in json.loads(state.read_text())["groups"].values()
+    }
+    assert plans <= kept and not list(operator.home.glob("*.lock"))
 
 
 def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) -> None:
@@ -399,15 +447,18 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     operator.run()
     with consumer(clusters.b, group, topic, 50):
         assert operator.topic("--replicator-stopped")[0] == "10 producers at the target"
+    # A group that was moved goes back only as such
+    shown = command(*operator.arguments("--execute", state=back, back=True), code=1).stderr
+    assert f"{operator.state} moved group {group} to" in shown and f"add --back-of {operator.state}" in shown
     # If the producers and the replicator go on, groups may go back
     produce(clusters.a, topic, "more")
     clusters.copy(topic, RECORDS, RECORDS + 1)
     options: dict[str, Any] = {"state": back, "back": True}
-    assert operator.look("--back-of", operator.state, **options)[group] == ("4 written", "nothing")
+    assert operator.look("--back-of", operator.state, **options)[group] == ("4 written", DRY)
     # The producers start at the target, although the command has not seen it yet
     produce(clusters.b, topic, "new")
     shown = command(*operator.arguments("--back-of", operator.state, "--execute", **options), code=1).stderr
-    assert f"the producers of {topic} write at kafka://{clusters.b}, and no reverse replicator runs" in shown
+    assert f"the producers of {topic} write at kafka://{clusters.b}, without a reverse replicator" in shown
     assert not back.exists()
     # With a reverse replicator, groups and producers go back like before
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
@@ -429,23 +480,29 @@ def test_producers_wait_for_all_groups_of_the_source(clusters: TwoClusters, oper
     with consumer(clusters.b, group, topic, 50):
         why = f"1 group still at the source: {unique}-stays"
         assert operator.topic("--replicator-stopped") == ("7 producers stopped", why)
+        # A dry run lists the same groups, and an option excuses them
+        shown = command(*operator.arguments(), code=1)
+        assert f"have moved without this state file, add --excuse {unique}-stays" in shown.stderr
+        assert why in shown.stdout
+        stays = ("--excuse", f"{unique}-stays")
         # A transaction that is open, and a replicator that still writes
         producer = Producer({"bootstrap.servers": clusters.a, "transactional.id": unique})
         producer.init_transactions(60)
         producer.begin_transaction()
         producer.produce(topic, "pending")
         producer.flush()
-        step, why = operator.topic("--excuse", f"{unique}-stays")
+        step, why = operator.topic(*stays)
         assert step == "7 producers stopped" and f"a transaction is open in {topic}-0 (transactional id {unique}" in why
         producer.abort_transaction(60)
         with repeating(lambda: produce(clusters.a, topic, "more")):
-            assert operator.topic("--interval", 1) == (
+            assert operator.topic("--interval", 1, *stays) == (
                 "7 producers stopped",
                 f"the source's log still changes: {topic}-0",
             )
         # A group without an offset, and partitions that the target lacks
         with consumer(clusters.a, f"{unique}-new", topic, 0):
-            assert operator.topic() == ("7 producers stopped", f"1 group still at the source: {unique}-new")
+            why = f"2 groups still at the source: {unique}-new, {unique}-stays"
+            assert operator.topic() == ("7 producers stopped", why)
         admin = AdminClient({"bootstrap.servers": clusters.a})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
         why = f"{topic} has 2 partitions at the source, and {topic} has 1 at the target"
@@ -489,7 +546,7 @@ def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_pa
     # Later runs need not name it again
     shown = command(*operator.arguments("-o", page), code=1)
     assert f"next: group {unique}: start the consumers of group {unique}-new at the target" in shown.stderr
-    assert "so there is no way back after producers start at the target" in shown.stderr
+    assert "without a reverse replicator and --way-back running, there is no way back" in shown.stderr
     text = page.read_text()
     assert "no consumer at the target" in text and f"--group {unique}-new" in text.replace("\\", "")
     # And neither does the way back
