@@ -889,7 +889,7 @@ def status(
         live = stores.fleet_view(file, state, window).observe(only)
     bounces = open_bounces(file.groups_of(only), file.header, OperationLog().operations())
     found = group_statuses(file, state, only, live, bounces)
-    return FleetStatus(file, state, summary_of(file, only), found, live is not None)
+    return FleetStatus(file, state, scope_line(file, summary_of(file, only)), found, live is not None)
 
 
 def report(

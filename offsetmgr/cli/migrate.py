@@ -371,7 +371,7 @@ def _write_rows(found: FleetStatus, next_command: Callable[[GroupStatus], str | 
         (*row[:2], *(None if value == "" else value for value in row[2:]), next_command(one)) for row, one in of_groups
     ]
     if output.for_people:
-        note(found.scope_line())
+        note(found.scope)
     if not output.for_people or table_width() is None:
         write_rows(COLUMNS, rows, output)
     else:  # a terminal is too narrow for both long columns

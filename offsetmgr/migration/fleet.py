@@ -33,7 +33,7 @@ from offsetmgr.migration.location import (
     unknown_phase,
 )
 from offsetmgr.migration.observation import GroupHistory, GroupView, ObservationWindow, watch_groups
-from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile, PlanSummary, scope_line
+from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanFile
 from offsetmgr.migration.progress import MigrationState, Stage, expiry_texts
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
 
@@ -83,11 +83,12 @@ _COMMANDS: Final = (
 
 
 class FleetStatus(NamedTuple):
-    """The state of every selected group of a plan. ``watched`` is whether the servers were asked."""
+    """The state of every selected group of a plan. ``scope`` names the cluster, the stores, and the numbers of groups
+    and partitions. ``watched`` is whether the servers were asked."""
 
     plan: PlanFile
     state: MigrationState
-    summary: PlanSummary
+    scope: str
     groups: list[GroupStatus]
     watched: bool
 
@@ -107,10 +108,6 @@ class FleetStatus(NamedTuple):
         yield from {one.next.note for one in self.groups} - {""}
         if self.state.refreshed_at is not None:
             yield f"the offsets in the target were renewed on {time_text(self.state.refreshed_at)}"
-
-    def scope_line(self) -> str:
-        """Returns the cluster, the stores, and the numbers of groups and partitions."""
-        return scope_line(self.plan, self.summary)
 
     def expiry_texts(self, now_ms: int, arguments: Mapping[str, Argument]) -> Iterator[str]:
         """Yields the sentences about copied offsets that expire. ``arguments`` are the connection arguments of the call
