@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record as StoredRecord
-from offsetmgr.segments.transactions import ABORT, COMMIT
 from offsetmgr.translation.alignment import NO_KEY, LogStretch
 
 
@@ -122,7 +121,7 @@ class Log:
             of = None if producer is None else Producer(producer, 0, 0, transactional=True)
             found.append((part[-1].offset, batch([_encoded(one, keeps_times) for one in part], producer=of)))
         for offset, (producer, aborted) in self.markers.items():
-            marker = StoredRecord(offset, 0, struct.pack(">hh", 0, ABORT if aborted else COMMIT), bytes(6))
+            marker = StoredRecord(offset, 0, struct.pack(">hh", 0, not aborted), bytes(6))
             found.append((offset, batch([marker], producer=Producer(producer, 0, -1, True), control=True)))
         return sorted(one for one in found if one[0] >= self.start)
 

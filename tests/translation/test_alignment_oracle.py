@@ -14,9 +14,9 @@ from random import Random
 import pytest
 from copied_logs import Case, Log, World
 
+from offsetmgr import KafkaCluster
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster import Logs
 from offsetmgr.translation.alignment import Alignment, InverseAlignment, Translation, Verdict
 from offsetmgr.translation.fingerprints import Equality
 from offsetmgr.translation.translator import _RECORD_BYTES, _AlignedLogs, _Log
@@ -208,7 +208,7 @@ def test_the_way_back_leads_to_the_right_position_or_a_bracket_of_it(
     assert found[Verdict.SEEN] >= case.least_seen * found.total()
 
 
-class MemoryLogs(Logs):
+class MemoryLogs(KafkaCluster):
     """A cluster with one log in memory. Each read returns one batch."""
 
     def __init__(self, world: World, log: Log) -> None:
