@@ -299,17 +299,14 @@ class Finalization:
         for plan in verifier.plan.groups_of(verifier.only):
             if plan.name in self.state.delete.done or plan.error:
                 continue
-            for found in self.gate([plan]):
-                if not found.passed:
-                    kept.append(Advice("{}: {}", plan.name, found.detail))
-                    break
-            else:
-                reasons = unseen(verifier.source, [plan.name], by_deletion=False, accept=self.accept_unseen)
-                kept += [Advice("{}; {}", reason, reason.hint) for reason in reasons.values()]
-                steps = () if reasons else _removable(plan, verifier, kept)
-                if steps:
-                    terms = ("the offset read just before", "removed")
-                    yield GroupWrite(plan.name, plan.name, steps, Guard.LOCK, terms=terms)
+            if closed := [found for found in self.gate([plan]) if not found.passed]:
+                kept += [Advice("{}: {}", plan.name, found.detail) for found in closed]
+                continue
+            reasons = unseen(verifier.source, [plan.name], by_deletion=False, accept=self.accept_unseen)
+            kept += [Advice("{}; {}", reason, reason.hint) for reason in reasons.values()]
+            if steps := () if reasons else _removable(plan, verifier, kept):
+                terms = ("the offset read just before", "removed")
+                yield GroupWrite(plan.name, plan.name, steps, Guard.LOCK, terms=terms)
 
 
 def _failure_hint(wrong: set[Status], plan: Path) -> str:
@@ -425,9 +422,14 @@ class OldConsumerGate:
 def _accepted_idle(strict: PhaseReport) -> str:
     """Returns the partitions that pass only because the caller accepts idle ones, as text. ``strict`` is the result of
     a check that does not accept them."""
-    idle = [str(part.partition) for part in strict.partitions if not part.ok]
-    number = count_of(len(idle), "partition")
-    return Advice("{} without traffic ({accept_idle}): {}", number, list_of(idle, 5)) if idle else ""
+    number, named = _not_ok(strict)
+    return Advice("{} without traffic ({accept_idle}): {}", number, named) if named else ""
+
+
+def _not_ok(report: PhaseReport) -> tuple[str, str]:
+    """Returns the number and the names of the partitions that do not pass."""
+    found = [part.partition for part in report.partitions if not part.ok]
+    return count_of(len(found), "partition"), list_of(found, 5)
 
 
 def _weakest(report: PhaseReport) -> Confidence:
@@ -448,9 +450,7 @@ def closed_gate(
     phase = Advice("phase {} (required by {delete_source})" if exclusive else "phase {}", nearest.phase.value)
     lenient = assess_phase(history, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
-        idle = [str(part.partition) for part in nearest.partitions if not part.ok]
-        number, named = count_of(len(idle), "partition"), list_of(idle, 5)
-        why = Advice("no commit of {} was seen on {} without traffic: {}", phase, number, named)
+        why = Advice("no commit of {} was seen on {} without traffic: {}", phase, *_not_ok(nearest))
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
     wanted = phase if exclusive else f"phase {' or '.join(report.phase.value for report in reports)}"
     why = Advice("not seen in {}: {}", wanted, _first_problem(lenient))
