@@ -722,16 +722,6 @@ class MirrorSettings(NamedTuple):
     before_image: Path | None = None
     on_status: Callable[[MirrorStatus], None] = lambda _status: None
 
-    @property
-    def rules(self) -> TranslationRules | None:
-        """The rules of a translation by the records."""
-        return self.translate if isinstance(self.translate, TranslationRules) else None
-
-    @property
-    def polling_ms(self) -> int:
-        """The polling interval."""
-        return self.interval_ms or (1_000 if self.rules is None else 10_000)
-
 
 def mirror(
     connections: Connections,
@@ -763,7 +753,8 @@ def mirror(
         raise UsageError(what, "a mirror only moves offsets forward", hint)
     stores, options = _new_sides(connections, source, target, options, sides)
     require_equal_layouts(stores.source, stores.target)
-    rules = settings.rules
+    rules = settings.translate if isinstance(settings.translate, TranslationRules) else None
+    interval_ms = settings.interval_ms or (1_000 if rules is None else 10_000)
     translations = None if rules is None else open_translations(connections, stores, rules, again=True)
     ui, clock = connections.ui, SystemClock()
     planner = Planner(stores.source, stores.target, options, clock, translate=settings.translate)
@@ -776,11 +767,11 @@ def mirror(
     origin = EditOrigin("migrate mirror", reason, {} if sides is None else sides.arguments)
     with (
         ui.stop("the mirror ends after this round") as stop,
-        stores.changes(options, settings.polling_ms) as (notifier, legacy_groups),
+        stores.changes(options, interval_ms) as (notifier, legacy_groups),
     ):
         running = Mirror(
             *(stores.source, stores.target, options, notifier, clock, stop, settings.on_status),
-            settings.polling_ms / 1000 if settings.once or rules is not None else 10.0,
+            interval_ms / 1000 if settings.once or rules is not None else 10.0,
             settings.settle_ms / 1000,
             None if settings.trust_zookeeper_only or rules is not None else legacy_groups,
             settings.window_s,

@@ -23,7 +23,6 @@ from offsetmgr.cli.options import (
     GroupFlags,
     PlanPath,
     PlanScope,
-    Reason,
     Rename,
     SideConfigs,
     SourceStore,
@@ -34,7 +33,6 @@ from offsetmgr.cli.options import (
     TranslationFlags,
     WaitEmpty,
     WatchedWindow,
-    Yes,
     arg,
     command_group,
     file_to_write,
@@ -635,14 +633,6 @@ def finalize_command(
     fail_if(not report.ok)
 
 
-class MirrorFlags(NamedTuple):
-    """The options of a command that changes production, and saves before-images when it begins."""
-
-    yes: Yes = False
-    before_image: BeforeImage = None
-    reason: Reason = None
-
-
 @command(app, "mirror")
 def mirror_command(
     connect: ConnectFlags,
@@ -687,7 +677,8 @@ def mirror_command(
             "commit only to ZooKeeper.",
         ),
     ] = False,
-    flags: MirrorFlags = MirrorFlags(),
+    before_image: BeforeImage = None,
+    flags: StepFlags = StepFlags(),
     format: FormatOption = OutputFormat.TABLE,
     *,
     configs: SideConfigs,
@@ -717,7 +708,7 @@ def mirror_command(
         window_s,
         trust_zookeeper_only,
         translation.chosen(translate),
-        Path(flags.before_image) if flags.before_image else None,
+        Path(before_image) if before_image else None,
         shown.show,
     )
     sides = connect.sides(configs)._replace(

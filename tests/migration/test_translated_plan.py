@@ -4,6 +4,7 @@ import json
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from committed_offsets import commit, committed
@@ -14,8 +15,6 @@ from recreation import recreate
 from two_clusters import RECORDS, TwoClusters, consuming
 
 from offsetmgr import (
-    Change,
-    GroupEdit,
     KafkaCluster,
     Migration,
     OffsetAndMetadata,
@@ -64,10 +63,8 @@ class Planned:
 
 
 def set_back(uri: str, group: str, topic: str, offset: int) -> None:
-    change = Change(OffsetAndMetadata(offset), allow_rewind=True)
     with open_store(uri) as store:
-        (result,) = store.edit([GroupEdit(group, {TopicPartition(topic, 0): change})])
-        assert not result.failures
+        store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset)}, allow_rewind=True)
 
 
 @pytest.fixture
@@ -306,19 +303,14 @@ def test_groups_that_share_a_position_share_the_work(
 ) -> None:
     topic = clusters.topic(unique)
     clusters.copy(topic)
-    read, original = [0], KafkaCluster.read_log
-
-    def counted(self: KafkaCluster, tp: TopicPartition, offset: int, max_bytes: int) -> Any:
-        read[0] += 1
-        return original(self, tp, offset, max_bytes)
-
-    monkeypatch.setattr(KafkaCluster, "read_log", counted)
+    read = create_autospec(KafkaCluster.read_log, side_effect=KafkaCluster.read_log)
+    monkeypatch.setattr(KafkaCluster, "read_log", read)
     reads = []
     for number in range(3):
         clusters.commit(f"{unique}-{number}", topic, {0: 50})
-        read[0] = 0
+        read.reset_mock()
         assert len(planned.plan(f"{unique}-*")) == number + 1
-        reads.append(read[0])
+        reads.append(read.call_count)
     assert reads[0] == reads[1] == reads[2] > 0
 
 
