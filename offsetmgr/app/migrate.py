@@ -764,7 +764,6 @@ def mirror(
     path = settings.before_image or default_image_path("migrate mirror")
     images = MirrorImages(stores.source, stores.target, options, path, planner.crossing)
     images.on_durable = lambda path: ui.note(f"before-images: {path}")
-    origin = EditOrigin("migrate mirror", reason, {} if sides is None else sides.arguments)
     with (
         ui.stop("the mirror ends after this round") as stop,
         stores.changes(options, interval_ms) as (notifier, legacy_groups),
@@ -781,7 +780,7 @@ def mirror(
         )
         if translations is not None:
             _translate_rounds(running, translations, images, ui)
-        with images.recorded(running, names, origin):
+        with images.recorded(running, names, EditOrigin("migrate mirror", reason, sides.arguments if sides else {})):
             running.run(once=settings.once)
     return running
 
