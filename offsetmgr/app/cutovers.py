@@ -96,6 +96,7 @@ class CutoverRun:
         }
         named |= {"accept": rules.accepts, "ignore_header": rules.ignored_headers, "max_read": rules.max_read}
         swapped: dict[str, Argument] = {"from": pair.target.uri, "to": pair.source.uri, "back_of": str(self._path)}
+        swapped["excuse"] = None  # they have not moved
         swapped["state"] = str(self._path.with_name(f"{self._path.stem}-back{self._path.suffix}"))
         if selection.patterns:
             swapped["group"] = tuple(self._renames.get(one, one) for one in selection.patterns)
@@ -108,10 +109,9 @@ class CutoverRun:
     def _selected(self, selection: GroupSelection, run: Cutover) -> list[str]:
         """Returns the selected groups of the source, and those of earlier runs. Raises `GroupNotFound`, and
         `UsageError` for a name in an option that means nothing."""
-        source, known = self._pair.source, run.state.groups
+        source, cluster, known = self._pair.source, self._pair.clusters()[0], run.state.groups
         names = choose_groups(source, selection)
         names = sorted({*names, *(name for name in known if selection.matches(name))})
-        kinds = self._pair.clusters()[0].group_kinds() if self._options.excused else {}
         found = {one.name for one in source.scan(names) if one.offsets or one.errors or one.error}
         require_known([source], [name for name in names if name not in found and name not in known])
         for argument, given, meant in (
@@ -119,10 +119,10 @@ class CutoverRun:
             ("{rename} {}", self._options.renames, "no selected group"),
             ("{excuse} {}", self._options.excused, "no group of the source"),
         ):
-            possible = names if meant == "no selected group" else {*source.groups(), *kinds, *known}
+            possible = names if meant == "no selected group" else {*cluster.group_kinds(), *known}
             if others := sorted(set(given).difference(possible)):
                 raise UsageError(Advice(argument, others[0]), f"{meant} has this name", "check the name")
-        topics = self._pair.clusters()[0].topics()
+        topics = cluster.topics()
         TopicRenames(self._options.rules.topics).require_matches(topics, topics)
         return [name for name in names if name in found or name in known]
 
