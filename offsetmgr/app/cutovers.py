@@ -78,7 +78,7 @@ class CutoverRun:
         ui, pair = self._connections.ui, self._pair
         stores = zip((pair.source, pair.target), pair.clusters(), strict=True)
         source, target = (Side(store, found, pair.waiting(found).describe_groups) for store, found in stores)
-        lock = exclusive(self._path.with_suffix(".lock"), "cutover") if execute else nullcontext()
+        lock = exclusive(self._path, "cutover") if execute else nullcontext()
         with lock, interrupted_as("run the same command again to go on"), ui.stop("the next run continues") as stop:
             actions = CutoverActions(self._plan, self._apply, self._undo, self._translations, ui.confirm, ui.note, stop)
             run = Cutover((source, target), self._path, actions, self._options, execute=execute)

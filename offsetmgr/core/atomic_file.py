@@ -161,18 +161,18 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive_writer(path: Path, timeout_ms: int) -> Iterator[None]:
+def exclusive_writer(path: Path, timeout_ms: int, busy: OffsetMgrError | None = None) -> Iterator[None]:
     """Holds an exclusive lock (flock) on a lock file in the directory of ``path``, and removes the lock file
     afterwards.
 
-    Raises `FileFailure` if another process holds the lock for longer than ``timeout_ms``.
+    Raises ``busy``, by default a `FileFailure`, if another process holds the lock for longer than ``timeout_ms``.
     """
     target = Path(os.path.realpath(path))
     lock_file = target.with_name(f".{target.name}.lock")
     retries = BlockingRetries(time.monotonic() + timeout_ms / 1000, _LOCK_BACKOFF)
     while (descriptor := _try_lock(lock_file, path)) is None:
         if not retries.pause():
-            raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
+            raise busy or FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
     try:
         yield
     finally:

@@ -162,7 +162,7 @@ class Bounces:
         def progress(text: str) -> None:
             self.progress(f"  {text}" if self.several else text)
 
-        with exclusive(log):
+        with exclusive(path, "bounce"):
             state, found = open_state(self.view, spec, path, progress)
             run = _BounceRun(self.view, spec, state, path, log, progress, self.stop)
             if found is not None:

@@ -6,12 +6,10 @@ command has ended. The before-image of a copy is written before the copy.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from itertools import count
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.atomic_file import replace_file
+from offsetmgr.core.atomic_file import exclusive_writer, replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.plurals import count_of
@@ -235,23 +233,11 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
     raise UsageError(f"state file {path}", why, Advice(hint))
 
 
-@contextmanager
-def exclusive(path: Path, what: str = "bounce") -> Iterator[None]:
-    """Locks the bounce or the cutover for this process. Raises `JournalError` if another process has locked it. The
-    file does not outlive the lock."""
-    with path.open("ab") as lock_file:
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(lock_file.fileno()).st_nlink:
-                raise BlockingIOError  # it was removed by a process that has just ended
-        except BlockingIOError as busy:
-            raise JournalError(
-                f"{what} {path}", "another process is executing it", "wait until it ends, or stop it first"
-            ) from busy
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+def exclusive(state: Path, what: str) -> AbstractContextManager[None]:
+    """Locks the bounce or the cutover with this state file for this process. The block raises `JournalError` if another
+    process has locked it."""
+    why, hint = "another process is executing it", "wait until it ends, or stop it first"
+    return exclusive_writer(state, 0, JournalError(f"{what} {state}", why, hint))
 
 
 def state_stem(plan: str | Path | None, groups: Sequence[str], to: CommitMode) -> str:

@@ -270,7 +270,7 @@ def test_two_processes_never_execute_the_same_bounce(tmp_path: Path) -> None:
     restart = ("dual", "exit 3; {member}", state, "--from-phase", "zookeeper")
 
     def members(_: float) -> list[RegisteredMember]:
-        if not nested and state.with_suffix(".log").exists():  # the first run has begun
+        if not nested and (tmp_path / ".state.json.lock").exists():  # the first run has begun
             nested.append("")
             nested.append(group.bounce(*restart, code=1).stderr)
         return [member("h1", 7)]
@@ -278,6 +278,7 @@ def test_two_processes_never_execute_the_same_bounce(tmp_path: Path) -> None:
     group.members_at = members
     group.bounce(*restart, code=1)
     assert "another process is executing it" in nested[1]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["state.json", "state.log"]
 
 
 def test_a_group_without_a_baseline_does_not_hold_up_the_wave(tmp_path: Path) -> None:
