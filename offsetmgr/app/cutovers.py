@@ -19,8 +19,7 @@ from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.selection import GroupSelection, literal_pattern
 from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.scan import choose_groups, require_known
-from offsetmgr.migration.bounce_checkpoint import exclusive
-from offsetmgr.migration.cutover import Cutover, CutoverActions, Side
+from offsetmgr.migration.cutover import STATE_FILE, Cutover, CutoverActions, Side
 from offsetmgr.migration.cutover_gates import CutoverReport, way_back_text
 from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions
@@ -78,7 +77,7 @@ class CutoverRun:
         ui, pair = self._connections.ui, self._pair
         stores = zip((pair.source, pair.target), pair.clusters(), strict=True)
         source, target = (Side(store, found, pair.waiting(found).describe_groups) for store, found in stores)
-        lock = exclusive(self._path, "cutover") if execute else nullcontext()
+        lock = STATE_FILE.exclusive(self._path) if execute else nullcontext()
         with lock, interrupted_as("run the same command again to go on"), ui.stop("the next run continues") as stop:
             actions = CutoverActions(self._plan, self._apply, self._undo, self._translations, ui.confirm, ui.note, stop)
             run = Cutover((source, target), self._path, actions, self._options, execute=execute)

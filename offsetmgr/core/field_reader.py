@@ -115,6 +115,13 @@ class FieldReader:
             raise UnknownVersion(self.what, f"is of version {version}; known: {format_versions(known)}", hint)
         return version
 
+    def require_format(self, name: str, known: Collection[int], content: str) -> int:
+        """Returns the version of a document whose field ``format`` is ``name``. In the error for another document,
+        ``content`` is what it is not."""
+        if self.get("format") != name:
+            raise self.error(f"is not {content}")
+        return self.version(known)
+
     def integer(self, name: str, minimum: int = 0, maximum: int = MAX_LONG) -> int:
         return self._required(name, self.optional_integer(name, minimum, maximum))
 

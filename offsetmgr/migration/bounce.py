@@ -24,11 +24,11 @@ from offsetmgr.groups.execute import EditOrigin, caused_by
 from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
 from offsetmgr.migration.apply import behind, copy_forward, read_writers
 from offsetmgr.migration.bounce_checkpoint import (
+    STATE_FILE,
     BounceState,
     OffsetCopy,
     RestartStep,
     StepStatus,
-    exclusive,
     is_unchanged,
     load_all,
     save,
@@ -162,7 +162,7 @@ class Bounces:
         def progress(text: str) -> None:
             self.progress(f"  {text}" if self.several else text)
 
-        with exclusive(path, "bounce"):
+        with STATE_FILE.exclusive(path):
             state, found = open_state(self.view, spec, path, progress)
             run = _BounceRun(self.view, spec, state, path, log, progress, self.stop)
             if found is not None:

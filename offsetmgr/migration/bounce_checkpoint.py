@@ -6,10 +6,8 @@ command has ended. The before-image of a copy is written before the copy.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from itertools import count
@@ -17,23 +15,21 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.atomic_file import exclusive_writer, replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
-from offsetmgr.core.errors import JournalError, OffsetMgrError, UnknownVersion, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.operation_log import RecordedOperation, own_command_line
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation, RegisteredMember
 from offsetmgr.migration.plan import GroupPlan, PlanHeader
+from offsetmgr.migration.state_file import StateFileFormat
 
 OPERATION: Final = "runbook bounce"
 """The name of a bounce in the operation log."""
-FORMAT = "offsetmgr-bounce"
-VERSION = 4
-_ONE_GROUP = 2
-"""The version of files that hold the bounce of one group. offsetmgr reads them, and writes `VERSION`."""
-VERSIONS = (_ONE_GROUP, 3, VERSION)
-"""Versions 2 and 3 have neither the stores of the baseline nor the registrations at the end of a bounce."""
+STATE_FILE: Final = StateFileFormat("bounce", "the state of a rolling bounce", "offsetmgr-bounce", (2, 3, 4))
+"""Files of version 2 hold the bounce of one group. Versions 2 and 3 have neither the stores of the baseline nor the
+registrations at the end of a bounce."""
 
 
 class StepStatus(Enum):
@@ -156,45 +152,25 @@ def save(state: BounceState, path: Path) -> None:
     """Replaces the group's bounce in the file atomically, and keeps the bounces of other groups. Returns once the new
     content is on disk. Raises `FileFailure`, and any error from `load_all`."""
     bounces = {**load_all(path), state.group: state}
-    content = {"format": FORMAT, "version": VERSION, "bounces": [found.to_json() for found in bounces.values()]}
-    text = json.dumps(content, indent=2) + "\n"
-    replace_file(path, lambda out: out.write(text.encode()), overwrite=True)
+    STATE_FILE.save(path, {"bounces": [found.to_json() for found in bounces.values()]})
 
 
 def load_all(path: Path) -> dict[str, BounceState]:
-    """Returns the saved bounces by group; empty if there is no file. Raises `JournalError` if the file cannot be read,
-    and any error from `decode_all`."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise JournalError(f"bounce state {path}", str(error)) from error
-    return decode_all(data, path)
+    """Returns the saved bounces by group; empty if there is no file. Raises the errors of `StateFileFormat.load`."""
+    return STATE_FILE.load(path, decode_all) or {}
 
 
-def decode_all(data: Any, path: Path) -> dict[str, BounceState]:
-    """Returns the saved bounces in the content of a state file, by group.
-
-    Raises `JournalError` for a damaged file, `UnknownVersion` for a file of a later version.
-    """
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise JournalError(f"bounce state {path}", "it is not the state of a rolling bounce")
-    if data.get("version") not in VERSIONS:
-        known = ", ".join(map(str, VERSIONS))
-        raise UnknownVersion(f"bounce state {path}", f"version {data.get('version')!r}, this program knows {known}")
-    try:
-        found = [data] if data["version"] == _ONE_GROUP else data["bounces"]
-        return {one["group"]: _decode(one, path) for one in found}
-    except (KeyError, TypeError, ValueError) as error:
-        raise JournalError(f"bounce state {path}", f"damaged ({type(error).__name__}: {error})") from error
+def decode_all(found: FieldReader) -> dict[str, BounceState]:
+    """Returns the saved bounces in the content of a state file, by group."""
+    bounces = [found] if found.get("version") == 2 else found.objects("bounces")
+    return {one.text("group"): _decode(one.values, f"baseline of {found.what}") for one in bounces}
 
 
-def _decode(data: dict[str, Any], path: Path) -> BounceState:
+def _decode(data: Mapping[str, Any], baseline: str) -> BounceState:
     return BounceState(
         group=data["group"],
         change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
-        baseline=observation.from_json(data["baseline"], where=f"baseline of {path}"),
+        baseline=observation.from_json(data["baseline"], where=baseline),
         steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
         copies=[OffsetCopy(**c) for c in data["copies"]],
         opened_ms=data["opened_ms"],
@@ -231,13 +207,6 @@ def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None 
     else:
         return state
     raise UsageError(f"state file {path}", why, Advice(hint))
-
-
-def exclusive(state: Path, what: str) -> AbstractContextManager[None]:
-    """Locks the bounce or the cutover with this state file for this process. The block raises `JournalError` if another
-    process has locked it."""
-    why, hint = "another process is executing it", "wait until it ends, or stop it first"
-    return exclusive_writer(state, 0, JournalError(f"{what} {state}", why, hint))
 
 
 def state_stem(plan: str | Path | None, groups: Sequence[str], to: CommitMode) -> str:

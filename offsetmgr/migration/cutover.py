@@ -6,7 +6,6 @@ file. A run that was killed at any point continues with the next run: the journa
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,18 +15,16 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.advice import Advice
-from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.errors import (
     GateRefused,
-    JournalError,
     OffsetMgrError,
     OtherCluster,
     PlanError,
-    UnknownVersion,
     UsageError,
 )
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
@@ -68,13 +65,13 @@ from offsetmgr.migration.cutover_gates import (
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import Action, GroupPlan
 from offsetmgr.migration.progress import journal_path
+from offsetmgr.migration.state_file import StateFileFormat
 from offsetmgr.segments.batch_reader import batches
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset, Translations
 
 OPERATION: Final = "migrate cutover"
-FORMAT: Final = "offsetmgr-cutover"
-VERSION: Final = 1
+STATE_FILE: Final = StateFileFormat("cutover", "the state of a cutover", "offsetmgr-cutover", (1,))
 _LOOK_BYTES: Final = 64 * 1024
 _MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
@@ -130,33 +127,25 @@ class CutoverState:
 
     def save(self, path: Path) -> None:
         """Replaces the file atomically. Raises `FileFailure`."""
-        text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2) + "\n"
-        replace_file(path, lambda out: out.write(text.encode()), overwrite=True)
+        STATE_FILE.save(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> CutoverState | None:
-        """Returns the saved state; None if there is no file. Raises `JournalError`, and `UnknownVersion` for a file of
-        a later version."""
-        what = f"cutover state {path}"
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            if data.pop("format") != FORMAT:
-                raise JournalError(what, "it is not the state of a cutover")
-            if (version := data.pop("version")) != VERSION:
-                raise UnknownVersion(what, f"version {version!r}, this program knows {VERSION}")
-            data["clusters"], data["topic_rules"] = tuple(data["clusters"]), tuple(data["topic_rules"])
-            data["way_back"] = ReverseReplicator(data["way_back"])
-            data["groups"] = {name: GroupState(**one) for name, one in data["groups"].items()}
-            data["topics"] = {name: TopicState(**one) for name, one in data["topics"].items()}
-            for one in (*data["groups"].values(), *data["topics"].values()):
-                Gate(one.step or Gate.READY)
-            for tp in (tp for one in data["groups"].values() for tp in one.source):
-                _partition(tp)
-            return cls(**data)
-        except FileNotFoundError:
-            return None
-        except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise JournalError(what, f"it cannot be read ({type(error).__name__}: {error})") from error
+        """Returns the saved state; None if there is no file. Raises the errors of `StateFileFormat.load`."""
+        return STATE_FILE.load(path, cls._decoded)
+
+    @classmethod
+    def _decoded(cls, found: FieldReader) -> CutoverState:
+        data = {name: value for name, value in found.values.items() if name not in ("format", "version")}
+        data["clusters"], data["topic_rules"] = tuple(data["clusters"]), tuple(data["topic_rules"])
+        data["way_back"] = ReverseReplicator(data["way_back"])
+        data["groups"] = {name: GroupState(**one) for name, one in data["groups"].items()}
+        data["topics"] = {name: TopicState(**one) for name, one in data["topics"].items()}
+        for one in (*data["groups"].values(), *data["topics"].values()):
+            Gate(one.step or Gate.READY)
+        for tp in (tp for one in data["groups"].values() for tp in one.source):
+            _partition(tp)
+        return cls(**data)
 
 
 class Side(NamedTuple):

@@ -27,7 +27,7 @@ from offsetmgr.core.document import (
     to_html,
     to_markdown,
 )
-from offsetmgr.core.errors import FileFailure, GateRefused, GroupNotFound, MalformedData, UnknownVersion, UsageError
+from offsetmgr.core.errors import FileFailure, GateRefused, GroupNotFound, MalformedData, UsageError, os_error_as
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
@@ -83,20 +83,15 @@ class BaselineFile:
 
     def __init__(self, path: Path) -> None:
         self._what = f"baseline {path}"
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise MalformedData(self._what, error.strerror or str(error)) from error
-        except ValueError as error:
-            raise MalformedData(
-                self._what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
-            ) from error
+        with os_error_as(MalformedData, self._what):
+            data = path.read_bytes()
+        found = FieldReader.parse(data, self._what, hint="give the JSON that `offsetmgr runbook write` made")
         self._bounces: Mapping[str, bounce_checkpoint.BounceState] = {}
         self._books: Mapping[str, Mapping[str, Any]] = {}
-        if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
-            self._bounces = bounce_checkpoint.decode_all(data, path)
+        if found.get("format") == bounce_checkpoint.STATE_FILE.name:
+            self._bounces = bounce_checkpoint.STATE_FILE.decoded(found, bounce_checkpoint.decode_all)
         else:
-            self._books = _books(data, self._what)
+            self._books = _books(found)
 
     def of(self, group: str) -> Observation:
         """Returns the baseline of the group. Raises `NoBaseline` if the file has none of the group or an invalid
@@ -113,17 +108,11 @@ class BaselineFile:
             raise NoBaseline(error.what, error.why, error.hint) from error
 
 
-def _books(data: Any, what: str) -> Mapping[str, Mapping[str, Any]]:
+def _books(found: FieldReader) -> Mapping[str, Mapping[str, Any]]:
     """Returns the runbooks by group. If a group has several, the first is used."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
-    if data.get("version") not in VERSIONS:
-        known = ", ".join(map(str, VERSIONS))
-        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {known}")
-    books = (
-        [data] if data["version"] == _ONE_GROUP else [one.values for one in FieldReader(data, what).objects("runbooks")]
-    )
-    return {_group_of(book): book for book in reversed(books)}
+    version = found.require_format(FORMAT, VERSIONS, "a runbook")
+    books = [found] if version == _ONE_GROUP else found.objects("runbooks")
+    return {_group_of(book.values): book.values for book in reversed(books)}
 
 
 def _group_of(book: Mapping[str, Any]) -> str:

@@ -250,11 +250,13 @@ def test_one_file_holds_the_bounces_of_several_groups(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("{", "Expecting"),
-        ("[]", "not the state of a rolling bounce"),
+        ("[]", "not an object"),
+        ("{}", "not the state of a rolling bounce"),
         ('{"format": "offsetmgr-bounce", "version": 9}', "version 9"),
-        ('{"format": "offsetmgr-bounce", "version": 2}', "damaged"),
-        ('{"format": "offsetmgr-bounce", "version": 3}', "damaged"),
-        ('{"format": "offsetmgr-bounce", "version": 3, "bounces": [1]}', "damaged"),
+        ('{"format": "offsetmgr-bounce", "version": 2}', "has no 'group'"),
+        ('{"format": "offsetmgr-bounce", "version": 3}', "'bounces' is not a list"),
+        ('{"format": "offsetmgr-bounce", "version": 3, "bounces": [1]}', "'bounces' is not a list of objects"),
+        ('{"format": "offsetmgr-bounce", "version": 3, "bounces": [{"group": "g"}]}', "damaged"),
     ],
 )
 def test_a_broken_state_file_is_named(tmp_path: Path, text: str, why: str) -> None:

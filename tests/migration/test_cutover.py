@@ -369,7 +369,7 @@ async def sent(self, request, *arguments, **named):
     return answer
 
 original_call, BrokerConnection.call = BrokerConnection.call, sent
-cutover.replace_file = patched(cutover.replace_file)
+cutover.CutoverState.save = patched(cutover.CutoverState.save)
 Journal.append = patched(Journal.append)
 for last, arguments in enumerate(json.loads(sys.argv[1])):
     if not (process := os.fork()):
