@@ -79,6 +79,10 @@ if TYPE_CHECKING:
     from offsetmgr.translation.translator import Translations
 
 
+_PLAN_WITH: Final = "migrate plan with "
+"""The command that has the options of a translation. The steps of a plan have none of them."""
+
+
 class SideSettings(NamedTuple):
     """How a migration connects to its source and to its target. ``arguments`` are those of a further call for the same
     servers, for the calls that undo or continue a step."""
@@ -271,7 +275,7 @@ class _Step:
         self.only, self.waves = select_groups(*selection, self.plan), selection.waves
         header = self.plan.header
         stores = SourceAndTarget.of_plan(connections, header, sides and sides[:2])
-        self.stores = translating(connections, stores, header.translate)
+        self.stores = translating(connections, stores, header.translate, _PLAN_WITH)
 
     def announce(self) -> PlanSummary:
         """Notes the cluster, the stores, and the number of groups and partitions. Returns the counts of the groups."""
@@ -607,7 +611,8 @@ def plan_reverse(
     step = _Step(connections, path, selection, sides, newest=True)
     options = reverse_options(step.plan, step.only, if_ahead)
     translate = reverse_choice(step.plan)
-    with translating(connections, step.stores.reversed(), translate).planner(options, translate) as base:
+    stores = translating(connections, step.stores.reversed(), translate, _PLAN_WITH)
+    with stores.planner(options, translate) as base:
         reverse = ReversePlanner(step.plan, step.state, base, allow_rewind, step.only)
         header = base.header()
         steps = connections.ui.progress(reverse.steps(), "groups planned", len(reverse.groups))

@@ -449,6 +449,7 @@ def _translated(
     """``named`` are the groups that are selected by name."""
     from offsetmgr.groups.diff import NamesInRight, read_both
     from offsetmgr.translation.comparison import CommittedPositions
+    from offsetmgr.translation.translator import enough_text
 
     rename, (source, target), absent = TopicRenames(rules.topics), clusters, []
     existing = source.topics() if rename else ()
@@ -486,8 +487,8 @@ def _translated(
         connections.ui.note(Advice(text, list_of(absent, MAX_NAMED), stores[0].uri))
     found.counts, found.of_groups, found.lacking = committed.counts, committed.of_groups, committed.lacking
     yield from committed.differences()
-    if committed.was_cut:
-        connections.ui.note(Advice("hint: a larger {max_read} reads further back"))
+    if committed.enough:
+        connections.ui.note(Advice("hint: {}", enough_text(committed.enough)))
     before = len(found.errors)
     found.check_topics(" and ".join(store.uri for store in stores))
     for missing in found.errors[before:]:

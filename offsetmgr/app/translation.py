@@ -33,22 +33,24 @@ _MANY_RECORDS: Final = 100_000
 
 
 def translating(
-    connections: Connections, pair: SourceAndTarget, translate: TranslationChoice | None
+    connections: Connections, pair: SourceAndTarget, translate: TranslationChoice | None, command: str = ""
 ) -> SourceAndTarget:
-    """Returns the pair, whose planner and verifier translate by the records if ``translate`` has rules for this."""
+    """Returns the pair, whose planner and verifier translate by the records if ``translate`` has rules for this.
+    ``command`` is as in `Translations`."""
     if isinstance(translate, TranslationRules):
-        pair.translates, pair.open_translations = True, partial(open_translations, connections, pair, translate)
+        opener = partial(open_translations, connections, pair, translate, command=command)
+        pair.translates, pair.open_translations = True, opener
     return pair
 
 
 def open_translations(
-    connections: Connections, pair: SourceAndTarget, rules: TranslationRules, *, again: bool = False
+    connections: Connections, pair: SourceAndTarget, rules: TranslationRules, *, again: bool = False, command: str = ""
 ) -> Translations:
     """Returns the translations of positions of the source's cluster into positions of the target's cluster. Raises
     `UsageError` if both stores belong to one cluster, and `UnsupportedOperation` if one of them has no logs.
 
     ``again`` is for a command that translates again and again, and shows its own state: only the first read is
-    announced.
+    announced. ``command`` is as in `Translations`.
     """
     from offsetmgr.translation.translator import Translations
 
@@ -67,10 +69,10 @@ def open_translations(
     def shown(found: Iterable[TranslatedPartition], total: int) -> Iterator[TranslatedPartition]:
         for one in connections.ui.progress(found, "translating", total) if not again else found:
             if one.error is not None:
-                with_hint(one.error, one.source, one.target, () if rules.topics else None)
+                with_hint(one.error, one.source, one.target, () if rules.topics else None, command)
             yield one
 
-    return Translations(translator, rules, started, shown)
+    return Translations(translator, rules, started, shown, command)
 
 
 def open_translator(
@@ -109,11 +111,15 @@ def require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) ->
 
 
 def with_hint(
-    error: OffsetMgrError, source: TopicPartition, target: TopicPartition, no_copies: Collection[str] | None = None
+    error: OffsetMgrError,
+    source: TopicPartition,
+    target: TopicPartition,
+    no_copies: Collection[str] | None = None,
+    command: str = "",
 ) -> OffsetMgrError:
     """Adds a hint at what a translation needs, if the error is that something is missing. ``no_copies`` are the topics
-    with offsets in the target that are no copies, if topics are renamed."""
-    from offsetmgr.translation.translator import TooMuch
+    with offsets in the target that are no copies, if topics are renamed. ``command`` is as in `Translations`."""
+    from offsetmgr.translation.translator import TooMuch, enough_text
 
     if isinstance(error, TopicNotAuthorized):
         topics = f"topic {source.topic} in the source, and on topic {target.topic} in the target"
@@ -123,8 +129,8 @@ def with_hint(
         error.hint = Advice("check the name that {rename_topic} gives in the target{}", there)
     elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
         error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
-    elif isinstance(error, TooMuch):
-        error.hint = Advice("a larger {max_read} reads further back")
+    elif isinstance(error, TooMuch) and error.enough:
+        error.hint = enough_text(error.enough, command)
     return error
 
 

@@ -44,6 +44,7 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import (
     PARTITION,
     PLANNED_WRITE,
+    WHOLE_RANK,
     Column,
     OutputFormat,
     exit_with,
@@ -63,7 +64,7 @@ from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.document import to_html, to_markdown, to_text
 from offsetmgr.core.errors import Conflict, RecreatedTopic, UsageError
 from offsetmgr.core.offset_store import AheadPolicy
-from offsetmgr.core.plurals import SHOWN, count_of
+from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import deletion_of
 
 if TYPE_CHECKING:
@@ -290,6 +291,9 @@ def renew_command(
     _notes(done.lines())
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
     note(f"planned {again} again; {kept} kept; {plan_path} is replaced")
+    if done.tried:
+        then = "Apply tries it again; if it still fails, make a new plan of this group"
+        note(f"kept, although apply wrote nothing of it: {list_of(done.tried, SHOWN)}. {then}")
     end_of_planning(done.file.summary, following)
 
 
@@ -852,11 +856,11 @@ def _worded(value: object) -> object:
 
 STEP_COLUMNS: Final = (
     Column("group"),
-    Column("target_group", optional=True),
+    Column("target_group", optional=True, rank=WHOLE_RANK),
     *PARTITION,
     Column("action"),
-    Column("source", right=True),
-    Column("target", right=True),
+    Column("source", right=True, rank=WHOLE_RANK),
+    Column("target", right=True, rank=WHOLE_RANK),
     Column("after", right=True, rank=11),
     Column("note", optional=True),
 )
@@ -881,8 +885,8 @@ VERIFY_COLUMNS: Final = (
     Column("status"),
     Column("evidence", rank=12),
     Column("expected", right=True, rank=11),
-    Column("source", right=True),
-    Column("target", right=True),
+    Column("source", right=True, rank=WHOLE_RANK),
+    Column("target", right=True, rank=WHOLE_RANK),
     Column("log_end", right=True, rank=13),
     Column("detail", optional=True),
 )
@@ -890,9 +894,8 @@ VERIFY_COLUMNS: Final = (
 
 TRANSLATED_VERIFY_COLUMNS: Final = (
     *VERIFY_COLUMNS[:-1],
-    Column("verdict", optional=True),
-    Column("repeats", right=True, optional=True),
-    Column("skips", right=True, optional=True),
+    Column("verdict", optional=True, rank=14),
+    *(Column(name, right=True, optional=True, rank=WHOLE_RANK) for name in ("repeats", "skips")),
     VERIFY_COLUMNS[-1],
 )
 

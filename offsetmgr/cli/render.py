@@ -144,25 +144,28 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
     table leaves the column out.
 
     ``widths`` are the widths of the complete values. Columns with a rank from 1 to 9 are shortened, the widest first;
-    then the columns with the largest rank are left out. Names (`NAME_RANK`) are shortened before columns with rank 1
-    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`. If it is wrapped, names that are
-    longer than `LONG_NAME` are shortened to give it more space.
+    then the columns with the largest rank are left out, the last one first. Names (`NAME_RANK`) are shortened before
+    columns with rank 1 or `WHOLE_RANK` are left out. The last column can be wrapped, so it needs at most
+    `MIN_WRAP_WIDTH`; columns with `WHOLE_RANK` leave it half of this. If it is wrapped, names that are longer than
+    `LONG_NAME` are shortened to give it more space.
     """
-    by_rank = sorted((i for i, rank in enumerate(ranks) if rank > 0), key=lambda i: -ranks[i])
+    by_rank = sorted((i for i, rank in enumerate(ranks) if rank > 0), key=lambda i: (-ranks[i], -i))
     names = [i for i, rank in enumerate(ranks) if rank == NAME_RANK]
     fitted: list[int | None] = list(widths)
     for count in range(len(by_rank) + 1):
         kept = by_rank[count:]
         fitted = [None if i in by_rank[:count] else width for i, width in enumerate(widths)]
         shortest = SHORTEST if len(kept) > 1 else SHORTEST_LAST
-        excess = _needed(fitted, wraps=not ranks[-1]) - available
+        excess = _needed(fitted, MIN_WRAP_WIDTH, wraps=not ranks[-1]) - available
         excess = _shorten(fitted, [i for i in kept if ranks[i] < WHOLE_RANK], shortest, excess)
-        if all(ranks[i] == 1 for i in kept):
+        if all(ranks[i] in (1, WHOLE_RANK) for i in kept):
             excess = _shorten(fitted, names, SHORTEST, excess)
+            if any(ranks[i] == WHOLE_RANK for i in kept):
+                excess = _needed(fitted, _LEAST_WRAP_WIDTH, wraps=not ranks[-1]) - available
         if excess <= 0:
             break
     if not ranks[-1]:
-        _shorten(fitted, names, LONG_NAME, _needed(fitted, wraps=False) - available)
+        _shorten(fitted, names, LONG_NAME, _needed(fitted) - available)
     return fitted
 
 
@@ -177,10 +180,10 @@ def _shorten(fitted: list[int | None], columns: Sequence[int], shortest: int, ex
     return excess
 
 
-def _needed(widths: Sequence[int | None], *, wraps: bool) -> int:
+def _needed(widths: Sequence[int | None], least: int = 0, *, wraps: bool = False) -> int:
     shown = [width for width in widths if width is not None]
     if wraps and widths[-1] is not None:
-        shown[-1] = min(shown[-1], MIN_WRAP_WIDTH)
+        shown[-1] = min(shown[-1], least)
     return sum(shown) + _GAP * (len(shown) - 1)
 
 

@@ -913,7 +913,9 @@ _MEANING: Final[Mapping[str, str | Advice]] = {
     Action.REFUSE_BYTE_POSITION: "refused: is a byte position of Kafka 0.7, not an offset",
     Action.REFUSE_UNSUPPORTED_TARGET: "refused: is an offset, but the target holds byte positions of Kafka 0.7",
     Action.REFUSE_UNTRANSLATED: "refused: cannot be translated for the target's cluster; the note has the reason",
-    Action.REFUSE_UNSURE: Advice("refused: the place of the record is not sure; {accept} takes the earliest, if any"),
+    Action.REFUSE_UNSURE: Advice(
+        "refused: the place of the record is not sure; migrate plan with {accept} takes the earliest, if any"
+    ),
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
     Action.REFUSE_LOST: "refused: the offset was copied, and was deleted or has expired since",

@@ -458,12 +458,13 @@ def _carried(found: Committed, capabilities: Capabilities, *, keeps_epoch: bool)
 class WrittenPlan(NamedTuple):
     """A plan that was written to a file. ``one_behind`` tells whether the source is exactly one behind its log's end in
     every planned partition. ``renewed`` and ``kept`` are the numbers of groups that were planned again and that keep
-    the steps of an earlier plan."""
+    the steps of an earlier plan. Of the kept groups ``tried``, apply wrote nothing."""
 
     file: PlanFile
     one_behind: bool = False
     renewed: int = 0
     kept: int = 0
+    tried: tuple[str, ...] = ()
 
     def lines(self, *, whole: bool = True) -> Iterator[str]:
         """Describes the plan. With ``whole``, also yields its waves and the parts that need attention, in at most

@@ -103,16 +103,16 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
     renames the new plan, in this order. After a kill, at most one of both plans can be executed: the next call for the
     same ``path`` starts again if the old plan is not replaced, and otherwise `finish_renewal` ends the work.
 
-    Raises `JournalError` if another command works on the plan, if a group is applied in part, or if the plan was
-    rolled back, finalized or renewed; `UsageError` if no group is waiting; and the errors of `Planner` and
-    `write_plan`.
+    A group of which apply wrote nothing, although it tried, keeps its steps like those that were applied. Raises
+    `JournalError` if another command works on the plan, if a group is applied in part, or if the plan was rolled back,
+    finalized or renewed; `UsageError` if no group is waiting; and the errors of `Planner` and `write_plan`.
     """
     new_journal, part = journal_path(path), _unpublished(plan, path)
     if path.exists():
         raise FileFailure(f"file {path}", "exists already", "choose another name")
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
         state = MigrationState.read(journal.path, plan.sha256)
-        _check(plan, state)
+        tried = _check(plan, state)
         again = [group.name for group in plan.groups_of(only) if is_waiting(group, state)]
         if not again:
             raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
@@ -138,7 +138,7 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
             raise
         journal.append([{"kind": "renewed", "by": str(path.absolute())}])
         _publish(part, path)
-    return WrittenPlan(PlanFile(path), renewed=len(again), kept=summary.groups - len(again))
+    return WrittenPlan(PlanFile(path), renewed=len(again), kept=summary.groups - len(again), tried=tuple(tried))
 
 
 def finish_renewal(plan: PlanFile, path: Path) -> bool:
@@ -188,7 +188,8 @@ def _remove_interrupted(part: Path, new_journal: Path) -> None:
     part.unlink(missing_ok=True)
 
 
-def _check(plan: PlanFile, state: MigrationState) -> None:
+def _check(plan: PlanFile, state: MigrationState) -> list[str]:
+    """Returns the groups of which apply wrote nothing, although it tried."""
     what = f"plan {plan.path}"
     state.reject_ended(plan.path)
     if plan.header.partition_map is not None:
@@ -200,13 +201,11 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
         and not state.is_applied(group)
         and not state.is_group_rolled_back(group.name)
     ]
-    if partial:
-        written = [group for group in partial if group in state.apply.written]
+    if written := [group for group in partial if group in state.apply.written]:
         why = f"{count_of(len(written), 'group')} applied in part: {list_of(written, 3)}"
-        if not written:
-            why = f"apply began {count_of(len(partial), 'group')}, and wrote nothing: {list_of(partial, 3)}"
-        again = Invocation("migrate apply", (str(plan.path),), {"group": (written or partial)[0]})
+        again = Invocation("migrate apply", (str(plan.path),), {"group": written[0]})
         raise JournalError(what, why, Advice("run: {}", again))
+    return partial
 
 
 def _groups(plan: PlanFile, planner: Planner, again: list[str], recreated: Mapping[str, str]) -> Iterator[GroupPlan]:

@@ -158,8 +158,8 @@ class CommittedPositions:
         """The rows with a difference whose position is known."""
         self.no_copies: set[str] = set()
         """Topics with offsets in the target that are no copies of the source's topics."""
-        self.was_cut = False
-        """Whether a larger limit of the reading would give more answers."""
+        self.enough = 0
+        """The ``max_read`` with which the positions that are not known would be; 0 if none would."""
         self.lacking: dict[TopicPartition, int | None] = {}
         """The number of records of each partition of the source that the target lacks; None if it is unknown."""
         self.counts = PositionCounts()
@@ -230,7 +230,8 @@ class CommittedPositions:
             right = Translation(Verdict.SEEN, found.alignment.b.end)
             found = found._replace(translations={source: right})
         sure = right.verdict in self._accepted
-        self.was_cut |= not sure and (right.earlier_a or right.earlier_b)
+        if not sure and (right.earlier_a or right.earlier_b):
+            self.enough = max(self.enough, found.enough)
         committed = None if target == _NONE else target
         apart = None if committed is None else found.difference(source, committed)
         if sure and committed is not None and (committed == right.offset or apart == (0, 0)):

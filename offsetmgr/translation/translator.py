@@ -88,7 +88,15 @@ class TranslatedPartition(NamedTuple):
 
 
 class TooMuch(OffsetMgrError):
-    """More bytes lie between a position and the end of its log than may be read."""
+    """More bytes lie between a position and the end of its log than may be read. ``enough`` is as in
+    `TranslatedPartition`."""
+
+    enough: int = 0
+
+
+def enough_text(enough: int, command: str = "") -> Advice:
+    """Returns which ``max_read`` reads far enough. ``command`` is as in `Translations`."""
+    return Advice(f"{command}{{max_read}} {{}}MB reads far enough", enough // _MEGABYTE)
 
 
 class PositionTranslator:
@@ -159,16 +167,20 @@ class PositionTranslator:
             why = "both logs have equal batches at equal offsets"
             found = {position: Translation(Verdict.SEEN, position, why=why) for position in wanted}
         else:
-            reading = self._read(logs, wanted, earliest)
+            inside = [one for one in wanted if source.range.start <= one <= source.range.end]
+            try:
+                reading = self._read(logs, wanted, earliest)
+            except TooMuch as error:
+                error.enough = _enough(logs, inside)
+                raise
             alignment, note = reading.alignment, reading.equality.text
             digest = blake2b(digest_size=_DIGEST_BYTES)
-            inside = [one for one in wanted if source.range.start <= one <= source.range.end]
             lacking = alignment.lacking(min(inside, default=source.range.end))
             for stretch in (alignment.a, alignment.b):
                 digest.update(stretch.offsets)
                 digest.update(b"".join(stretch.prints))
             found = {one: reading.translate(one) for one in wanted}
-            enough = reading.enough(inside)
+            enough = _enough(logs, inside) if reading.stopped else 0
             if alignment.first_copied is None and inside:
                 self._refuse_other_partitions(logs)
         now = self.topic_ids({source.tp.topic: target.tp.topic})
@@ -256,7 +268,8 @@ class Translations:
     share a position share the work.
 
     ``started`` is called with the positions that are translated next, and ``progress`` wraps the iteration over their
-    partitions. Call `load` with positions that were just read, then `get` for each of them.
+    partitions. Call `load` with positions that were just read, then `get` for each of them. ``command`` precedes the
+    options in texts if another command has them, such as "migrate plan with ".
     """
 
     def __init__(
@@ -267,8 +280,10 @@ class Translations:
         progress: Callable[[Iterable[TranslatedPartition], int], Iterable[TranslatedPartition]] = lambda found, _: (
             found
         ),
+        command: str = "",
     ) -> None:
         self.rules, self.rename = rules, TopicRenames(rules.topics)
+        self._command = command
         self.partitions: dict[TopicPartition, TranslatedPartition] = {}
         """The translations of each partition of the source, without alignments."""
         self._translator, self._started, self._progress = translator, started, progress
@@ -317,11 +332,12 @@ class Translations:
         how = "; ".join(filter(None, (_how(answer), answer.why, found.note)))
         problem = ""
         if answer.verdict is not Verdict.SEEN and answer.verdict not in self.rules.accepts:
-            problem = how if answer.offset is None else Advice("{}; {accept} {} writes it", how, answer.verdict)
+            text = f"{{}}; {self._command}{{accept}} {{}} writes it"
+            problem = how if answer.offset is None else Advice(text, how, answer.verdict)
         elif answer.offset is None:
             problem = how
         if problem and found.enough and (answer.earlier_a or answer.earlier_b):
-            problem = Advice("{}; {max_read} {}MB reads far enough", problem, found.enough // _MEGABYTE)
+            problem = Advice("{}; {}", problem, enough_text(found.enough, self._command))
         return TranslatedOffset(found.target, answer, problem, how)
 
     def difference(self, tp: TopicPartition, position: int, committed: int) -> tuple[int, int] | None:
@@ -456,6 +472,18 @@ def _allow(logs: _Pair, rules: TranslationRules) -> None:
         log.left = rules.read_limit * 3 // 8
 
 
+def _enough(logs: _Pair, inside: Collection[int]) -> int:
+    """Returns the number of bytes that would be enough to read to these positions, in whole megabytes. Each read
+    doubles what was read, so up to twice as much is read; samples need the last quarter."""
+    size = 0.0
+    for log in logs:
+        records = log.range.end - log.range.start
+        if log is logs[0]:
+            records = min(records, 4 * (log.range.end - min(inside, default=log.range.end) + _MARGIN))
+        size = max(size, records * max(log.bytes_per_record or 1024, _RECORD_BYTES))
+    return (int(size * 8 / 3 * 1.2) // _MEGABYTE + 1) * _MEGABYTE
+
+
 def _equal_logs(logs: _Pair, wanted: Collection[int]) -> blake2b | None:
     """Returns a hash of the checksums if both logs have equal batches at equal offsets, as the logs of linked clusters
     have: at the end of the target, around each position, and between as far as may be read; otherwise None."""
@@ -494,7 +522,7 @@ class _AlignedLogs:
         self._original, self._copy = reversed(logs) if rules.back else logs
         self.alignment: Alignment
         self._timestamps: bool | None = None
-        self._stopped = False
+        self.stopped = False
         """Whether no more may be read."""
         self._samples_left: int | None = None
         if equality is not Equality.ALL:
@@ -526,7 +554,7 @@ class _AlignedLogs:
                     return
                 self._read_earlier(pieces, further)
         except TooMuch:
-            self._stopped = True
+            self.stopped = True
             self.alignment = self._aligned(pieces)
             return
         self._timestamps = False
@@ -540,19 +568,6 @@ class _AlignedLogs:
                 log.checksums(log.range.end - 1)
         sizes = ((log.left, max(log.bytes_per_record or 1024, _RECORD_BYTES)) for log in self._logs)
         return max(min(int(left / (2 * size)) for left, size in sizes), 1)
-
-    def enough(self, inside: Collection[int]) -> int:
-        """Returns the number of bytes that would be enough to read to these positions, in whole megabytes; 0 if they
-        were read. Each read doubles what was read, so up to twice as much is read; samples need the last quarter."""
-        if not self._stopped:
-            return 0
-        size = 0.0
-        for log in self._logs:
-            records = log.range.end - log.range.start
-            if log is self._logs[0]:
-                records = min(records, 4 * (log.range.end - min(inside, default=log.range.end) + _MARGIN))
-            size = max(size, records * max(log.bytes_per_record or 1024, _RECORD_BYTES))
-        return (int(size * 8 / 3 * 1.2) // _MEGABYTE + 1) * _MEGABYTE
 
     @property
     def _fingerprints(self) -> FingerprintRules:
@@ -583,7 +598,7 @@ class _AlignedLogs:
     def translate(self, position: int) -> Translation:
         """Returns the answer. If not enough of the logs may be read, it is inferred, or unknown."""
         answer = self.alignment.translate(position)
-        if not self._stopped or answer.verdict in (Verdict.SEEN, Verdict.NOT_YET):
+        if not self.stopped or answer.verdict in (Verdict.SEEN, Verdict.NOT_YET):
             return answer
         if not (answer.earlier_a or answer.earlier_b):
             return answer

@@ -48,9 +48,10 @@ def test_each_position_is_compared_with_the_place_of_its_record(
     sides = f"kafka://{clusters.a} -> kafka://{clusters.b}"
     read = "reading about 130 records in each cluster, at most 2 GB of 2 partitions; --max-read and --throttle limit it"
     assert large.startswith(f"{sides}\n{read}\nreading both logs, KiB: ")
-    # And one that ends too early names the option that continues it
+    # And one that ends too early names a limit that suffices
     few = command(*clusters.arguments(f"{unique}-early", "--max-read", "10"), code=1).stderr
-    assert "hint: a larger --max-read reads further back" in few
+    assert "hint: --max-read 1MB reads far enough\n" in few
+    assert "max-read" not in command(*clusters.arguments(f"{unique}-early", "--max-read", "1MB"), code=1).stderr
     # And a group at the right records has none
     assert clusters.diff(f"{unique}-right", code=0) == []
     assert "2 partitions: 2 at the right record" in command(*clusters.arguments(f"{unique}-right")).stderr

@@ -176,12 +176,18 @@ def test_only_the_named_groups_are_planned_again_and_the_old_plan_is_replaced(fl
     assert caught.value.hint.endswith(again)
 
 
-def test_a_group_that_is_applied_in_part_prevents_a_renewal(fleet: Migration) -> None:
+def test_a_group_of_which_nothing_was_written_is_named_and_one_in_part_prevents_a_renewal(fleet: Migration) -> None:
     commit(fleet.target, "c3", 3, 5)
     assert "failed: 2 partitions of 1 group; nothing is done" in fleet.run(
         "apply", "--accept-stale", "--yes", "c3", code=1
     )
-    assert "apply began 1 group, and wrote nothing: c3" in renew(fleet, code=1)
+    shutil.copytree(fleet.directory, fleet.directory / "one")
+    one = replace(fleet, directory=fleet.directory / "one")
+    shown = renew(one)
+    assert "planned 1 group again; 2 groups kept" in shown
+    assert "kept, although apply wrote nothing of it: c3. Apply tries it again" in shown
+    assert sources(second(one)) == {"a1": [10, 20], "b2": [1000, 2000], "c3": [10, 20]}
+    assert second(one).status()["c3"]["state"] == "planned"
     commit(fleet.target, "b2", None, 5)
     assert not fleet.apply("b2", accept_stale=True).ok
     refused = renew(fleet, code=1)
