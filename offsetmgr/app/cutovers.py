@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,8 @@ class CutoverRun:
         source, target = (Side(store, found, pair.waiting(found).describe_groups) for store, found in stores)
         lock = STATE_FILE.exclusive(self._path) if execute else nullcontext()
         with lock, interrupted_as("run the same command again to go on"), ui.stop("the next run continues") as stop:
-            actions = CutoverActions(self._plan, self._apply, self._undo, self._translations, ui.confirm, ui.note, stop)
+            translations = cache(self._translations)
+            actions = CutoverActions(self._plan, self._apply, self._undo, translations, ui.confirm, ui.note, stop)
             run = Cutover((source, target), self._path, actions, self._options, execute=execute)
             self._rules, self._renames = run.options.rules, run.options.renames
             run.names = self._selected(selection, run)

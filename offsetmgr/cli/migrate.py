@@ -733,9 +733,9 @@ CUTOVER_COLUMNS: Final = (
     Column("kind"),
     Column("name"),
     Column("step"),
-    Column("held_up_by", optional=True),
+    Column("held_up_by", get="gate.why", optional=True),
     Column("note", detail=True),
-    Column("next", detail=True),
+    Column("next", get="gate.next", detail=True),
 )
 _RUNBOOKS: Final = {".md": to_markdown, ".html": to_html}
 

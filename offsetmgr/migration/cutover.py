@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.advice import Advice
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.errors import (
@@ -160,7 +161,7 @@ class CutoverActions(NamedTuple):
     """The functions that a run calls. ``plan`` writes the plan of a group to a new file; its last two arguments are
     whether the source is the copy of the target, and whether an offset of the target may go backwards. ``apply`` and
     ``undo`` return why they did not write everything, or an empty text. ``translations`` takes whether the source is
-    the copy.
+    the copy, and returns the same object every time.
     """
 
     plan: Callable[[str, Path, bool, bool], GroupPlan]
@@ -204,7 +205,6 @@ class Cutover:
         """On the way back: the topics whose producers write at the source, from which the reverse replicator copies."""
         self._first: CutoverState | None = None
         """The state of the cutover whose way back this one is."""
-        self._translations: dict[bool, Translations] = {}
         self._since: dict[str, str] = {}
         """Offsets in the target that have changed since the last run with ``execute``, by group."""
         self._ends: dict[TopicPartition, tuple[object, object]] = {}
@@ -308,11 +308,10 @@ class Cutover:
                 continue
             deadline = deadline or time.monotonic() + self.options.wait_s
             left = deadline - time.monotonic()
-            closed = [one for one in found if one.gate is not None]
+            closed = [f"{one.step} of {one.kind} {one.name}: {one.gate.why}" for one in found if one.gate]
             if not closed or not self._execute or left <= 0 or self._actions.stop():
                 return found
-            named = f"{closed[0].kind} {closed[0].name}: {closed[0].held_up_by}"
-            self._actions.note(f"waiting up to {left:.0f} s at step {closed[0].step} of {named}")
+            self._actions.note(f"waiting up to {left:.0f} s at step {closed[0]}")
 
     def undo(self) -> list[CutoverStatus]:
         """Takes back the groups that have not consumed at the target."""
@@ -366,7 +365,7 @@ class Cutover:
     def _round(self) -> list[CutoverStatus]:
         resumed = dict(filter(None, map(self._resume, self.names)))
         self._remove_static_members()
-        self._everybody: dict[str, set[str]] | None = None
+        self._everybody: dict[str, list[str]] | None = None
         first = self._look()
         self._pause()
         second = self._look()
@@ -448,7 +447,6 @@ class Cutover:
         return _Look(source, target, self._source.cluster.log_ranges(tps), in_target, counts)
 
     def _observe(self, first: _Look, second: _Look) -> tuple[dict[str, GroupObservation], dict[str, TopicObservation]]:
-        none = GroupOffsets("", {})
         open_ = self._open_transactions(second.source_logs)
 
         def of_topic(topic: str, counts: tuple[int | None, int | None]) -> TopicObservation:
@@ -477,13 +475,12 @@ class Cutover:
                 name,
                 self._target_name(name),
                 {tp.topic: topics[tp.topic] for tp in (*held.offsets, *held.errors)},
-                Reads(first.source.get(name, none), held),
-                Reads(first.target.get(name, none), second.target.get(name, none)),
+                Reads(first.source[name], held),
+                Reads(first.target[name], second.target[name]),
                 (here[name], there[self._target_name(name)]),
                 [topics[topic] for topic in self.options.outputs.get(name, ())],
             )
-            for name in self.names
-            for held in (second.source.get(name, none),)
+            for name, held in second.source.items()
         }
         self._load(self._positions(groups, topics, second), second)
         return groups, topics
@@ -505,42 +502,32 @@ class Cutover:
         of their logs, and where groups resumed, because the target must hold all records from there on; and the
         positions of groups that are not written yet."""
         unwritten = [one for name, one in groups.items() if self._groups[name].step < Gate.WRITTEN]
-        held = {topic for one in unwritten for topic in one.topics}
-        ended = {name for name, one in topics.items() if self._has_ended(one)}
+        held = ((tp, at.offset) for one in unwritten for tp, at in one.source.now.offsets.items())
+        wanted = {(tp, offset) for tp, offset in held if tp in look.source_logs}
         outputs = {topic.name for one in unwritten for topic in one.outputs}
-        asked = held | outputs
-        asked |= {topic for topic in self._consumed - held - ended if self._has_steps(topic)}
-        ends = look.source_logs.items()
-        wanted = {(tp, log.end) for tp, log in ends if tp.topic in asked and isinstance(log, LogRange)}
-        first: dict[TopicPartition, int] = {}
-        for saved in self.state.groups.values():
-            for tp, offset in ((_partition(text), offset) for text, offset in saved.source.items()):
-                first[tp] = min(offset, first.get(tp, offset))
-        for tp, end in list(wanted):
-            log, whole = look.source_logs[tp], tp.topic in outputs and self._is_back(tp.topic)
-            if isinstance(log, LogRange) and (whole or tp in first):
-                wanted.add((tp, log.start if whole else min(max(log.start, first[tp]), end)))
-        for one in unwritten:
-            wanted |= {(tp, at.offset) for tp, at in one.source.now.offsets.items() if tp in look.source_logs}
+        asked = outputs.union(*(one.topics for one in unwritten))
+        asked |= {name for name, one in topics.items() if self._has_steps(name) and not self._has_ended(one)}
+        saved = (item for one in self.state.groups.values() for item in one.source.items())
+        resumed = by_key((_partition(text), offset) for text, offset in saved)
+        for tp, log in look.source_logs.items():
+            if tp.topic in asked and isinstance(log, LogRange):
+                whole = tp.topic in outputs and self._is_back(tp.topic)
+                first = log.start if whole else max(log.start, min(resumed.get(tp, [log.end])))
+                wanted |= {(tp, min(first, log.end)), (tp, log.end)}
         return wanted
 
     def _translated_by(self, topic: str) -> Translations:
-        back = self._is_back(topic)
-        if back not in self._translations:
-            self._translations[back] = self._actions.translations(back)
-        return self._translations[back]
+        return self._actions.translations(self._is_back(topic))
 
-    def _load(self, wanted: Iterable[tuple[TopicPartition, int]], look: _Look) -> None:
+    def _load(self, wanted: Collection[tuple[TopicPartition, int]], look: _Look) -> None:
         """Translates the positions. A translation is repeated if one of the two logs has changed."""
-        by_rules: dict[bool, list[tuple[TopicPartition, int]]] = {}
-        for tp, position in wanted:
+        for tp, _ in wanted:
             ends = look.source_logs[tp], look.target_logs[tp]
             if self._ends.get(tp) != ends:
                 self._translated_by(tp.topic).partitions.pop(tp, None)
                 self._ends[tp] = ends
-            by_rules.setdefault(self._is_back(tp.topic), []).append((tp, position))
-        for positions in by_rules.values():
-            self._translated_by(positions[0][0].topic).load(positions)
+        for back, positions in by_key((self._is_back(one[0].topic), one) for one in wanted).items():
+            self._actions.translations(back).load(positions)
 
     def _lacking(self, tp: TopicPartition) -> int | OffsetMgrError | None:
         found = self._translated_by(tp.topic).partitions.get(tp)
@@ -653,11 +640,10 @@ class Cutover:
         )
         left_out = (one for one in plan.steps if one.after is None or one.action in ahead)
         problems += [f"{one.tp}: {larger if one.action in ahead else one.note}" for one in left_out]
-        now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
         gate = ClosedGate(Gate.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff")
         if not problems:
-            described = self._source.describe([name])[name]
-            text = members_text(described) or Reads(one.source.now, now).changed()
+            now, members = self._source_now(name)
+            text = members or Reads(one.source.now, now).changed()
             gate = ClosedGate(Gate.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}")
             problems = [f"{text}"] if text else []
         if problems:
@@ -669,6 +655,11 @@ class Cutover:
         self._tell_first(name, str(self._path.absolute()))
         self._save()
         return self._apply(name, saved)
+
+    def _source_now(self, name: str) -> tuple[GroupOffsets, str]:
+        """Returns the offsets of a group at the source, and the text about its members, which are read after them."""
+        found = next(self._source.store.scan([name]))
+        return found, members_text(self._source.describe([name])[name])
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:
         if problem := self._actions.apply(self._plan(saved)):
@@ -698,9 +689,8 @@ class Cutover:
             then = Advice("add {execute=True} to continue")
             return name, ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
         begun = self._has_begun(saved)
-        now = next(iter(self._source.store.scan([name])), GroupOffsets(name, {}))
-        described = self._source.describe([name])[name]
-        if begun and not members_text(described) and Reads(now, now).positions == saved.source:
+        now, members = self._source_now(name)
+        if begun and not members and Reads(now, now).positions == saved.source:
             return name, self._apply(name, saved)
         if problem := self._undo(saved):
             return name, ClosedGate(Gate.WRITTEN, problem, "run the same command again")
@@ -739,8 +729,7 @@ class Cutover:
                 saved.step = max(saved.step, step)
             saved.source_end = end_of(one.source[1])
             if saved.step == Gate.REPLICATOR:
-                logs = one.target_logs[1].items()
-                saved.ends = {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
+                saved.ends = self._target_ends(one)
         if self._has_new_records(one):
             saved.step = Gate.PRODUCING
             return None
@@ -757,10 +746,13 @@ class Cutover:
 
     def _has_new_records(self, one: TopicObservation) -> bool:
         """Whether the target holds a record that was written since the replicator had stopped."""
-        ends, logs = self.state.topics[one.name].ends, one.target_logs[1].items()
-        ranges = {str(self._rename.partition(tp)): log for tp, log in logs if isinstance(log, LogRange)}
-        grown = {tp: ends.get(tp, 0) for tp, log in ranges.items() if log.end > ends.get(tp, 0)}
-        return any(self._follow(tp, end) for tp, end in grown.items())
+        ends = self.state.topics[one.name].ends
+        grown = (tp for tp, end in self._target_ends(one).items() if end > ends.get(tp, 0))
+        return any(self._follow(tp, ends.get(tp, 0)) for tp in grown)
+
+    def _target_ends(self, one: TopicObservation) -> dict[str, int]:
+        logs = one.target_logs[1].items()
+        return {str(self._rename.partition(tp)): log.end for tp, log in logs if isinstance(log, LogRange)}
 
     def _missing_way_back(self, one: TopicObservation) -> str:
         """Returns the doubt about the operator's word that a reverse replicator runs."""
@@ -777,28 +769,25 @@ class Cutover:
         """Returns the groups of the source with offsets or members in the topic. Reads all groups once a round."""
         if self._everybody is None:
             self._everybody = self._read_users()
-        return self._everybody.get(topic, set())
+        return set(self._everybody.get(topic, ()))
 
-    def _read_users(self) -> dict[str, set[str]]:
+    def _read_users(self) -> dict[str, list[str]]:
         """Returns the groups that use each topic of the cutover, and finds the share groups among them."""
         store, cluster = self._source.store, self._source.cluster
         kinds = cluster.group_kinds()
         shares = [name for name, kind in kinds.items() if kind.type == "share"]
         names = {*store.groups(), *self._groups}
-        used = [(one.name, tp.topic) for one in store.scan(list(names)) for tp in (*one.offsets, *one.errors)]
+        used = [(tp.topic, one.name) for one in store.scan(list(names)) for tp in (*one.offsets, *one.errors)]
         for name, held in cluster.share_offsets(shares).items() if shares else ():
             known = () if isinstance(held, OffsetMgrError) else (*held.offsets, *held.errors)
-            used += [(name, tp.topic) for tp in known]
+            used += [(tp.topic, name) for tp in known]
         for name, described in cluster.describe_groups([*names, *shares], every_kind=True).items():
             members = () if isinstance(described, OffsetMgrError) else described.members
-            used += [(name, tp.topic) for member in members for tp in member.partitions]
+            used += [(tp.topic, name) for member in members for tp in member.partitions]
         for name, saved in self._groups.items():
-            used += [(name, _partition(tp).topic) for tp in saved.source]
+            used += [(_partition(tp).topic, name) for tp in saved.source]
         self._shares = frozenset(shares)
-        found: dict[str, set[str]] = {}
-        for name, topic in used:
-            found.setdefault(topic, set()).add(name)
-        return found
+        return by_key(used)
 
 
 def _partition(text: str) -> TopicPartition:

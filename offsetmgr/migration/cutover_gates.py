@@ -72,14 +72,6 @@ class CutoverStatus(NamedTuple):
     def step(self) -> str:
         return self.done if self.gate is None else self.gate.step.text
 
-    @property
-    def held_up_by(self) -> str:
-        return "" if self.gate is None else self.gate.why
-
-    @property
-    def next(self) -> str:
-        return "" if self.gate is None else self.gate.next
-
 
 Positions: TypeAlias = Mapping[str, int]
 """Offsets by partition as text."""
@@ -453,12 +445,15 @@ class CutoverReport(NamedTuple):
         waiting: dict[str, list[str]] = {}
         for one in self.statuses:
             if one.gate is not None:
-                waiting.setdefault(one.next, []).append(f"{one.kind} {one.name}")
+                waiting.setdefault(one.gate.next, []).append(f"{one.kind} {one.name}")
         return [Advice("{}: {}", list_of(names, _SHOWN), then) for then, names in waiting.items()]
 
     def parts(self) -> list[DocumentPart]:
         """Returns the runbook: how far everything is, all steps with who does them, and the ways back."""
-        states = [(one.kind, one.name, one.step, for_command_line(one.held_up_by), one.note) for one in self.statuses]
+        states = [
+            (one.kind, one.name, one.step, for_command_line(one.gate.why) if one.gate else "", one.note)
+            for one in self.statuses
+        ]
         columns = {"kind": "words", "name": "name", "step": "words", "held up by": "words", "note": "words"}
         steps = [(step.text, *_STEPS[step.value - 1][1:]) for step in Gate]
         commands = {name: one.command_line() for name, one in self.commands.items()}
