@@ -8,14 +8,14 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 from kazoo_client import connected
 from processes import Commands, fill
 from same_cluster import join_cluster
-from secured_broker import Secured
+from secured_broker import Secured, allowed
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker
@@ -238,13 +238,10 @@ def test_a_topic_whose_offsets_may_not_be_written_stops_the_edit_of_its_group_in
     topic, secret = (make_topic(f"{unique}{n}", 1, bootstrap=secured.open) for n in ("a", "b"))
     may, must_not = (TopicPartition(name, 0) for name in (topic, secret))
     acls = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:offsetmgr", "*", operation, AclPermissionType.ALLOW)
-        for kind, name, operation in (
-            (ResourceType.GROUP, "*", AclOperation.READ),
-            (ResourceType.GROUP, "*", AclOperation.DELETE),
-            (ResourceType.TOPIC, topic, AclOperation.READ),
-            (ResourceType.TOPIC, secret, AclOperation.DESCRIBE),
-        )
+        allowed(ResourceType.GROUP, "*", AclOperation.READ),
+        allowed(ResourceType.GROUP, "*", AclOperation.DELETE),
+        allowed(ResourceType.TOPIC, topic, AclOperation.READ),
+        allowed(ResourceType.TOPIC, secret, AclOperation.DESCRIBE),
     ]
     secured.grant(acls)
     login = "".join(f"{key}={value}\n" for key, value in secured.properties.items())

@@ -16,13 +16,13 @@ import pytest
 from async_tests import async_test
 from committed_offsets import commit, committed
 from confluent_kafka import Producer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 from in_process import command
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult
 from processes import OFFSETMGR, create_topic, finish, own_environment, run_command, start_command
-from secured_broker import Secured
+from secured_broker import Secured, allowed
 
 pytest_plugins = ["secured_fixtures"]
 
@@ -71,11 +71,6 @@ def produce(bootstrap: str, topic: str) -> None:
         value = json.dumps(dict.fromkeys(range(30_000), 1)) if number == 3 else f"{HOSTILE}{number}"
         producer.produce(topic, value.encode(), key, partition=0, headers=headers)
     producer.flush(60)
-
-
-def allowed(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
-    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-    return AclBinding(kind, name, literal, "User:offsetmgr", "*", operation, allow)
 
 
 @pytest.mark.servers

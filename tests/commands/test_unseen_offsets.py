@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclBinding, AclOperation, ResourceType
 from everyday import Cli
 from kazoo_client import connected
 from processes import create_topic, fill, until
-from secured_broker import Secured
+from secured_broker import Secured, allowed
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.model import Committed
@@ -47,12 +47,10 @@ class Filtered:
         return f"{self.group}-hidden"
 
     def allow(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        prefix = kind == ResourceType.GROUP and name != "*"
-        pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
-        for operation in operations:
-            acl = AclBinding(kind, name, pattern, "User:offsetmgr", "*", operation, AclPermissionType.ALLOW)
-            self.granted.append(acl)
-            self.broker.grant([acl])
+        prefixed = kind == ResourceType.GROUP and name != "*"
+        acls = [allowed(kind, name, operation, prefixed=prefixed) for operation in operations]
+        self.granted += acls
+        self.broker.grant(acls)
 
     def commit(self, group: str, **topics: int) -> None:
         """Commits offsets of partition 0 of the topics ``seen`` and ``hidden`` with another login."""

@@ -1,29 +1,15 @@
 """The checks of real brokers at the start of a manager: their settings, and the rights of the manager's principal."""
 
 import asyncio
-import re
-import shlex
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from processes import Commands, wait_for
 from release_fixtures import ReleaseCluster
-from secured_broker import Secured
+from secured_broker import Secured, documented_acls
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotAuthorized
@@ -36,8 +22,6 @@ from offsetmgr.manager.offset_manager import OffsetManager
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
 pytestmark = pytest.mark.servers
-
-PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure-an-offset-manager.md"
 
 
 def check(bootstrap: str, properties: dict[str, str] | None = None, **options: float) -> FenceSettings:
@@ -153,35 +137,8 @@ def test_every_listed_broker_is_checked_and_a_killed_one_until_the_cluster_remov
 # --- rights ---------------------------------------------------------------------------------------
 
 
-def documented_acls() -> list[AclBinding]:
-    """The ACLs of the commands ``acls ...`` on the page about security."""
-    parser = ArgumentParser()
-    parser.add_argument("--operation", action="append", type=lambda name: AclOperation[upper_snake(name)])
-    parser.add_argument("--resource-pattern-type", default="literal")
-    for kind in ("topic", "group", "transactional-id"):
-        parser.add_argument(f"--{kind}")
-    parser.add_argument("--cluster", action="store_const", const="kafka-cluster")
-    found = []
-    for line in re.findall(r"^acls (--.*)$", PAGE.read_text("utf-8"), re.MULTILINE):
-        options = vars(parser.parse_args(shlex.split(line, comments=True)))
-        kinds = {"topic": "TOPIC", "group": "GROUP", "transactional_id": "TRANSACTIONAL_ID", "cluster": "BROKER"}
-        (kind,) = (kind for kind in kinds if options[kind])
-        found += [
-            AclBinding(
-                ResourceType[kinds[kind]], options[kind], ResourcePatternType[options["resource_pattern_type"].upper()],
-                "User:offsetmgr", "*", operation, AclPermissionType.ALLOW,
-            )
-            for operation in options["operation"]
-        ]  # fmt: skip
-    return found
-
-
-def upper_snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
-
-
 def test_the_documented_rights_are_enough_and_the_cluster_right_is_needed(secured: Secured) -> None:
-    acls = documented_acls()
+    acls = documented_acls("secure-an-offset-manager")
     cluster = [acl for acl in acls if acl.restype == ResourceType.BROKER]
     config = ConnectionConfig(kafka=secured.properties, timeout_ms=300_000)
     orders = {TopicPartition("orders", 0): OffsetAndMetadata(3)}

@@ -6,7 +6,6 @@ login has only the ACLs of the guides.
 
 import asyncio
 import re
-import shlex
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,19 +14,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
-from doc_blocks import PROJECT
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
 from relay_clients import NO_EXTRAS, NO_TOPICS
 from running_relay import FORWARDED
-from secured_broker import Secured
+from secured_broker import Secured, allowed, documented_acls
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.kafka.client.connection import BrokerConnection, Security
@@ -39,34 +29,8 @@ pytestmark = pytest.mark.servers
 
 TELEMETRY: Final = {71, 72}
 """APIs that name no resource, and that every client of a broker may use."""
-KINDS: Final = {
-    "group": ResourceType.GROUP, "topic": ResourceType.TOPIC, "cluster": ResourceType.BROKER,
-    "transactional-id": ResourceType.TRANSACTIONAL_ID,
-}  # fmt: skip
 TOPIC, SESSION_UNKNOWN, LIST_GROUPS = 29, 70, 16
 REFUSALS: Final = {TOPIC, 30, 31, 53}
-
-
-def binding(user: str, kind: ResourceType, name: str, operation: AclOperation, prefixed: bool = False) -> AclBinding:
-    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-
-
-def recommended() -> list[AclBinding]:
-    """The ACLs of the managers' principal in both guides."""
-    found = []
-    for page in ("secure-an-offset-manager", "manager-relay"):
-        text = (PROJECT / "docs" / "how-to" / f"{page}.md").read_text("utf-8")
-        for line in re.findall(r"^acls (--.*)$", text, re.MULTILINE):
-            words = shlex.split(line, comments=True)
-            prefixed = "prefixed" in words
-            (kind,) = KINDS.keys() & {word.removeprefix("--") for word in words}
-            at = words.index(f"--{kind}") + 1
-            name = words[at] if kind != "cluster" else "kafka-cluster"
-            for operation in (words[n + 1] for n, word in enumerate(words) if word == "--operation"):
-                code = AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", operation).upper()]
-                found.append(binding("offsetmgr", KINDS[kind], name, code, prefixed))
-    return found
 
 
 def login(user: str) -> dict[str, str]:
@@ -210,12 +174,15 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     for created in broker.admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
         created.result(90)
     write, read = AclOperation.WRITE, AclOperation.READ
-    broker.grant(recommended())
+    broker.grant(documented_acls("secure-an-offset-manager", "manager-relay"))
     broker.grant(
         [
-            *(binding("alice", ResourceType.TOPIC, "orders", operation) for operation in (read, write)),
-            *(binding("alice", ResourceType.GROUP, "billing", op, True) for op in (read, AclOperation.DELETE)),
-            binding("alice", ResourceType.TRANSACTIONAL_ID, "billing", write, True),
+            *(allowed(ResourceType.TOPIC, "orders", one, user="alice") for one in (read, write)),
+            *(
+                allowed(ResourceType.GROUP, "billing", one, user="alice", prefixed=True)
+                for one in (read, AclOperation.DELETE)
+            ),
+            allowed(ResourceType.TRANSACTIONAL_ID, "billing", write, user="alice", prefixed=True),
         ]
     )
     (directory / "credentials.toml").write_text(

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 from everyday import Cli
 from processes import fill, pass_margin, wait_for
 from repeated import repeated
 from same_cluster import join_cluster
+from secured_broker import allowed
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
@@ -189,8 +190,7 @@ def test_without_read_on_the_offsets_topic_the_times_are_no_evidence(secured, ma
     login.write_text("".join(f"{key}={value}\n" for key, value in secured.properties.items()))
 
     def grant(kind: ResourceType, name: str, operation: AclOperation) -> None:
-        rule = ("User:offsetmgr", "*", operation, AclPermissionType.ALLOW)
-        secured.grant([AclBinding(kind, name, ResourcePatternType.LITERAL, *rule)])
+        secured.grant([allowed(kind, name, operation)])
 
     def plan(name: str) -> tuple[str, int | None, str]:
         return world.plan("zookeeper", "--to-command-config", str(login), name=name)
