@@ -69,10 +69,12 @@ def test_a_damaged_plan_is_one_error_line(stores: list[str]) -> None:
     plan = Path("plan.json")
     command("migrate", "plan", *stores, "-o", plan)
     text = plan.read_text()
+    assert "never overwritten" in command("migrate", "plan", *stores, "-o", plan, code=1).stderr
     damaged = {
         text[: len(text) // 2]: CHANGED,
         "".join(text.splitlines(keepends=True)[:-1]): CHANGED,
         text.replace('"after":5', '"after":6', 1): CHANGED,
+        f"{text}x": CHANGED,
         "": "the file is empty",
         '{"hello": "world"}\n': "this is not a plan of offsetmgr",
         bytes(range(128)).decode() * 20: "this is not a plan of offsetmgr",

@@ -34,12 +34,6 @@ def broker(
     )
 
 
-def test_default_settings_allow_a_refresh_every_hour() -> None:
-    assert topic.fence_settings([broker(), broker(number=2)]) == topic.FenceSettings(
-        refresh_interval_s=3_600, expiration_s=86_400, max_idle_s=600, brokers=("1 (b1:9092)", "2 (b2:9092)")
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "expiration_s", "refresh_s"),
     [

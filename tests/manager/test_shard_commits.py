@@ -27,18 +27,6 @@ def of_g(*topics: tuple[str, list[tuple[int, int, int, str]]]) -> Any:
 
 
 class TestCommitting:
-    def test_a_commit_is_visible_when_it_is_acknowledged_and_not_before(self, shard: Shard) -> None:
-        prepared = shard.commit(of_g(("t", [(0, 5, 3, "m")])), NOW)
-
-        assert prepared.response == (0, {})
-        assert prepared.records == [(b"o|g|t|0", b"5,3,%d,-,m" % NOW)]
-        assert fetched(shard, "g", 0) == ABSENT
-
-        shard.acknowledged(prepared, 7)
-
-        assert fetched(shard, "g", 0) == (5, 3, "m", 0)
-        assert (shard.position, shard.offset_count, [*shard.groups()]) == (8, 1, ["g"])
-
     def test_a_partition_that_occurs_twice_in_one_commit_gets_the_later_offset(self, shard: Shard) -> None:
         """As broker 3.9.1."""
         acknowledge(shard, shard.commit(of_g(("t", [(0, 1, -1, ""), (0, 2, -1, "")])), NOW))
@@ -106,21 +94,15 @@ class TestCommitting:
 class TestConditions:
     """`CommitRequest.expected`: the offset that must be committed, -1 for no offset. The error is 55 if it is not."""
 
-    def test_the_last_deletion_also_deletes_the_groups_record(self, shard: Shard) -> None:
-        acknowledge(shard, shard.commit(committing("g", p0=5)._replace(generation=1), NOW))
-        prepared = shard.commit(committing("g", p0=-1)._replace(expected={("t", 0): 5}), NOW)
-
-        assert prepared.records == [(b"o|g|t|0", None), (b"g|g", None)]
-
-    @pytest.mark.parametrize("new_offsets", [{"p0": -1}, {"p0": -1, "p1": -1, "p2": 7}])
-    def test_a_deletion_keeps_the_group_s_record_while_the_group_has_an_offset(self, shard: Shard, new_offsets) -> None:
+    @pytest.mark.parametrize("new_offsets", [{"p0": -1}, {"p0": -1, "p1": -1, "p2": 7}, {"p0": -1, "p1": -1}])
+    def test_only_the_last_deletion_also_deletes_the_groups_record(self, shard: Shard, new_offsets) -> None:
         acknowledge(shard, shard.commit(committing("g", p0=5, p1=6)._replace(generation=1), NOW))
         conditions = {("t", 0): 5, ("t", 1): 6}
         prepared = shard.commit(committing("g", topic="t", **new_offsets)._replace(expected=conditions), NOW)
 
-        assert [key for key, value in prepared.records if value is None] == [
-            f"o|g|t|{name[1:]}".encode() for name, offset in new_offsets.items() if offset == -1
-        ]
+        deleted = [f"o|g|t|{name[1:]}".encode() for name, offset in new_offsets.items() if offset == -1]
+        emptied = [*new_offsets.values()] == [-1, -1]
+        assert [key for key, value in prepared.records if value is None] == deleted + [b"g|g"] * emptied
 
     def test_an_unreadable_offset_meets_no_condition(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")

@@ -173,12 +173,6 @@ def test_the_parameters_of_managers_with_shard_groups_win_even_against_a_majorit
     assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
 
 
-def test_an_excluded_member_is_asked_to_revoke_its_shard_groups() -> None:
-    other = replace_parameters(topic="elsewhere")
-    found = assign(2, [("a", info(1, {0: 1, 1: 1})), ("b", info(2, {2: 1}, parameters=other))])
-    assert found.waiting == {2: "b"}
-
-
 def test_a_member_with_unreadable_metadata_is_excluded_and_the_others_continue() -> None:
     found = assign_members(2, [("a", encode_metadata(info(1), 1)), ("junk", b'{"version":7}')])
     assert decode_assignment(found["a"]).shard_groups_of("a") == frozenset(range(SHARD_GROUPS))

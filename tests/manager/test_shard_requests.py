@@ -46,18 +46,6 @@ class TestFetching:
 
 
 class TestDeleting:
-    def test_single_offsets_are_deleted(self, shard: Shard) -> None:
-        """As broker 3.9.1: an absent offset is not an error."""
-        committed(shard, "g", p0=1, p1=2)
-        prepared = shard.delete_offsets("g", [("t", [1, 9]), ("nope", [0])])
-
-        assert (prepared.response.error, prepared.response.errors) == (0, {})
-        assert prepared.records == [(b"o|g|t|1", None)]
-        assert fetched(shard, "g", 1)[0] == 2
-        acknowledge(shard, prepared)
-        assert offsets(shard, "g") == {("t", 0): 1}
-        assert shard.offset_count == 1
-
     def test_unreadable_offsets_can_be_deleted(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")
         fetched(shard, "g", 0)
@@ -315,14 +303,6 @@ class TestExpiry:
         assert expire(shard, NOW + WEEK_MS) == {b"o|g|t|0": None}
         assert expire(shard, NOW + WEEK_MS + 1) == {b"o|g|t|0": None, b"o|g|t|1": None}
         assert offsets(shard, "g") == {("t", 0): 1, ("t", 1): 1}
-
-    def test_an_expired_offset_is_absent_once_the_pass_is_acknowledged(self, shard: Shard) -> None:
-        committed(shard, "g", p0=1)
-        prepared = shard.expire(NOW + WEEK_MS, lambda group: False)
-        acknowledge(shard, prepared)
-
-        assert not shard.has_group("g")
-        assert prepared.response == 1
 
     def test_members_are_requested_only_for_groups_with_expired_offsets(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)

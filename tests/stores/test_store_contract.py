@@ -79,17 +79,9 @@ class TestDualOfKafkaAndZookeeper(StoreContract):
 
 @pytest.mark.servers
 class TestZookeeperStore(StoreContract):
-    @pytest.fixture
-    def store(self, zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
-        with ZookeeperStore(zookeeper.connect, config=CONFIG) as store:
-            yield store
-
-
-@pytest.mark.servers
-class TestZookeeperStoreOnAServerWithoutMultiRead(StoreContract):
-    @pytest.fixture
-    def store(self, zookeeper34: ZooKeeperServer) -> Iterator[ZookeeperStore]:
-        with ZookeeperStore(zookeeper34.connect, config=CONFIG) as store:
+    @pytest.fixture(params=["zookeeper", "zookeeper34"], ids=["3.8", "3.4 without MultiRead"])
+    def store(self, request: pytest.FixtureRequest) -> Iterator[ZookeeperStore]:
+        with ZookeeperStore(request.getfixturevalue(request.param).connect, config=CONFIG) as store:
             yield store
 
 
