@@ -114,12 +114,11 @@ class CutoverRun:
         names = sorted({*names, *(name for name in known if selection.matches(name))})
         found = {one.name for one in source.scan(names) if one.offsets or one.errors or one.error}
         require_known([source], [name for name in names if name not in found and name not in known])
-        for argument, given, meant in (
-            ("{output_topic} {}", self._options.outputs, "no selected group"),
-            ("{rename} {}", self._options.renames, "no selected group"),
-            ("{excuse} {}", self._options.excused, "no group of the source"),
+        for argument, given, meant, possible in (
+            ("{output_topic} {}", self._options.outputs, "no selected group", names),
+            ("{rename} {}", self._options.renames, "no selected group", names),
+            ("{excuse} {}", self._options.excused, "no group of the source", {*cluster.group_kinds(), *known}),
         ):
-            possible = names if meant == "no selected group" else {*cluster.group_kinds(), *known}
             if others := sorted(set(given).difference(possible)):
                 raise UsageError(Advice(argument, others[0]), f"{meant} has this name", "check the name")
         topics = cluster.topics()

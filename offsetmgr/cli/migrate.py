@@ -842,11 +842,8 @@ def cutover_command(
     for line in found.next_lines():
         note(Advice("next: {}", line))
     if output is not None:
-        names = [column.name for column in CUTOVER_COLUMNS]
-        text = (
-            page("Cutover", found.parts()) if page else json.dumps([dict(zip(names, row, strict=True)) for row in rows])
-        )
-        _write_page(text, output)
+        listed = [dict(zip((column.name for column in CUTOVER_COLUMNS), row, strict=True)) for row in rows]
+        _write_page(page("Cutover", found.parts()) if page else json.dumps(listed), output)
     fail_if(not found.ok)
 
 

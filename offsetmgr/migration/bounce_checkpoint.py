@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,7 +32,7 @@ STATE_FILE: Final = StateFileFormat("bounce", "the state of a rolling bounce", "
 registrations at the end of a bounce."""
 
 
-class StepStatus(Enum):
+class StepStatus(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     """The command was about to run, is running, or was running when the bounce was killed."""
@@ -84,9 +84,6 @@ class RestartStep:
         """Returns the members that are registered as they were before the command."""
         known = [member for member in self.members if member in registered]
         return [m for m in known if not self.before or self.before.get(m) == registered[m].czxid]
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "status": self.status.value}
 
 
 @dataclass(slots=True)
@@ -142,7 +139,7 @@ class BounceState:
             "opened_ms": self.opened_ms,
             "finished_ms": self.finished_ms,
             "finished_members": self.finished_members,
-            "steps": [step.to_json() for step in self.steps],
+            "steps": [asdict(step) for step in self.steps],
             "copies": [asdict(c) for c in self.copies],
             "baseline": observation.to_json(self.baseline),
         }

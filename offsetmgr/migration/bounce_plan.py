@@ -138,7 +138,7 @@ class BounceResult:
             "group": self.group,
             "from_phase": self.change.start.value,
             "to_phase": self.change.to.value,
-            "steps": [step.to_json() for step in self.steps],
+            "steps": [asdict(step) for step in self.steps],
             "copies": [asdict(copy) for copy in self.copies],
             "report": None if self.report is None else self.report.to_json(),
             "why": self.why,

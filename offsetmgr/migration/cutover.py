@@ -51,6 +51,7 @@ from offsetmgr.migration.cutover_gates import (
     members_text,
     moved_on,
     moving,
+    not_started,
     other_offset,
     producers_stopped,
     ready,
@@ -216,28 +217,21 @@ class Cutover:
     def _opened(self, saved: CutoverState | None, options: CutoverOptions) -> CutoverState:
         ids = self._source.store.log_origin().name, self._target.store.log_origin().name
         if saved is not None and saved.clusters != ids:
-            old = saved.clusters
-            why = f"it is of a cutover from cluster {old[0]} to {old[1]}, not {ids[0]} to {ids[1]}"
+            why = f"it is of a cutover from cluster {' to '.join(saved.clusters)}, not {' to '.join(ids)}"
             then = Advice("name another {state} file")
-            if old == ids[::-1]:
+            if saved.clusters == ids[::-1]:
                 then = Advice("to go back, name another {state} file, and add {back_of} {}", str(self._path))
             raise OtherCluster(f"state file {self._path}", why, then)
         state = saved or CutoverState(ids)
         if back := options.back_of or (Path(state.back_of) if state.back_of else None):
-            self._first = self._way_back(back, ids[::-1])
+            self._first, named = CutoverState.load(back), Advice("{back_of} {}", str(back))
+            if self._first is None:
+                raise UsageError(named, "there is no such file", "name the first cutover's state")
+            if self._first.clusters != ids[::-1]:
+                why = f"belongs to a cutover from cluster {' to '.join(self._first.clusters)}"
+                raise OtherCluster(named, why, "swap the source and the target")
             state.back_of = str(back.absolute())
         return state
-
-    def _way_back(self, path: Path, clusters: tuple[str, ...]) -> CutoverState:
-        """Returns the state of the first cutover."""
-        first = CutoverState.load(path)
-        named = Advice("{back_of} {}", str(path))
-        if first is None:
-            raise UsageError(named, "there is no such file", "name the first cutover's state")
-        if first.clusters != clusters:
-            why = f"belongs to a cutover from cluster {first.clusters[0]} to {first.clusters[1]}"
-            raise OtherCluster(named, why, "swap the source and the target")
-        return first
 
     def _find_producers(self, first: CutoverState) -> None:
         """Finds the topics whose producers write at the source. Raises `GateRefused` if records that were written after
@@ -666,8 +660,7 @@ class Cutover:
             return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
         saved.step = Gate.WRITTEN
         self._save()
-        text = "no consumer at the target"
-        return ClosedGate(Gate.STARTED, text, f"start the consumers of group {self._target_name(name)} at the target")
+        return not_started(self._target_name(name))
 
     def _plan_path(self, group: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._path.stem}-{group}")[:180]

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.advice import Advice, Invocation, for_command_line
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.cutover_options import ReverseReplicator
 from offsetmgr.core.document import DocumentPart, Items, Paragraph, SectionTitle, Table
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError
@@ -298,8 +299,13 @@ def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
     if text := other_offset(one, written):
         then = "start its consumers again if they have run there; if not, another program commits: set it back"
         return ClosedGate(Gate.STARTED, f"without a member at the target, {text}", then)
-    text = members_text(one.members[1]) or "no consumer at the target"
-    return ClosedGate(Gate.STARTED, text, f"start the consumers of group {one.target_name} at the target")
+    return not_started(one.target_name, members_text(one.members[1]))
+
+
+def not_started(group: str, members: str = "") -> ClosedGate:
+    """Returns that a written ``group`` of the target has no known member."""
+    then = f"start the consumers of group {group} at the target"
+    return ClosedGate(Gate.STARTED, members or "no consumer at the target", then)
 
 
 def other_offset(one: GroupObservation, written: Positions) -> str:
@@ -442,11 +448,8 @@ class CutoverReport(NamedTuple):
 
     def next_lines(self) -> list[str]:
         """Returns what to do next, each with the groups and topics that wait for it."""
-        waiting: dict[str, list[str]] = {}
-        for one in self.statuses:
-            if one.gate is not None:
-                waiting.setdefault(one.gate.next, []).append(f"{one.kind} {one.name}")
-        return [Advice("{}: {}", list_of(names, _SHOWN), then) for then, names in waiting.items()]
+        waiting = by_key((one.gate.next, f"{one.kind} {one.name}") for one in self.statuses if one.gate)
+        return [Advice("{}: {}", _named(names), then) for then, names in waiting.items()]
 
     def parts(self) -> list[DocumentPart]:
         """Returns the runbook: how far everything is, all steps with who does them, and the ways back."""

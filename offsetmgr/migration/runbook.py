@@ -91,7 +91,9 @@ class BaselineFile:
         if found.get("format") == bounce_checkpoint.STATE_FILE.name:
             self._bounces = bounce_checkpoint.STATE_FILE.decoded(found, bounce_checkpoint.decode_all)
         else:
-            self._books = _books(found)
+            version = found.require_format(FORMAT, VERSIONS, "a runbook")
+            books = [found] if version == _ONE_GROUP else found.objects("runbooks")
+            self._books = {_group_of(one.values): one.values for one in reversed(books)}  # the first one of a group
 
     def of(self, group: str) -> Observation:
         """Returns the baseline of the group. Raises `NoBaseline` if the file has none of the group or an invalid
@@ -106,13 +108,6 @@ class BaselineFile:
             return found if found.stores else replace(found, stores=observation.stores_from_json(self._books[group]))
         except MalformedData as error:
             raise NoBaseline(error.what, error.why, error.hint) from error
-
-
-def _books(found: FieldReader) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the runbooks by group. If a group has several, the first is used."""
-    version = found.require_format(FORMAT, VERSIONS, "a runbook")
-    books = [found] if version == _ONE_GROUP else found.objects("runbooks")
-    return {_group_of(book.values): book.values for book in reversed(books)}
 
 
 def _group_of(book: Mapping[str, Any]) -> str:
