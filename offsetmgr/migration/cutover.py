@@ -53,6 +53,7 @@ from offsetmgr.migration.cutover_gates import (
     moving,
     not_started,
     other_offset,
+    places_text,
     producers_stopped,
     ready,
     replicator_stopped,
@@ -89,7 +90,8 @@ class GroupState:
     ``changed`` names one that another program has changed, which was found at ``changed_ms``. ``plan`` is the name of
     its plan. ``alive`` are static members that came back after their removal, and ``back`` is the state
     of the cutover that moved the group back. ``doubt`` names an offset that was not the written one before the first
-    member was seen. ``undoing`` tells whether an undo has begun. The keys are partitions as text."""
+    member was seen. ``undoing`` tells whether an undo has begun. ``places`` says how sure the written offsets are. The
+    keys are partitions as text."""
 
     step: int = 0
     plan: str = ""
@@ -102,6 +104,7 @@ class GroupState:
     back: str = ""
     doubt: str = ""
     undoing: bool = False
+    places: str = ""
 
 
 @dataclass(slots=True)
@@ -374,8 +377,9 @@ class Cutover:
         self._save()
         if writable and self._execute:
             self._end_if_stopped()
-            written = count_of(len(writable), "group")
-            self._actions.confirm(f"write the offsets of {written} at {self._target.store.uri}?")
+            written = f"{count_of(len(writable), 'group')} at {self._target.store.uri}"
+            places = places_text(groups[name] for name in writable)
+            self._actions.confirm(f"write the offsets of {written}: {places}?")
             wrote = {name: self._write(name, groups[name]) for name in writable}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
         for topic in sorted(filter(self._has_steps, observed)):
@@ -578,6 +582,7 @@ class Cutover:
         saved.alive = sorted(removed.intersection(static_members(one.members[0])))
         gate = ready(one, writer, self.options.max_behind, self.options.interval_s)
         gate = gate or stopped(one, saved.alive) or translated(one)
+        saved.places = "" if gate else places_text([one])
         return gate or ClosedGate(
             Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
         )
@@ -601,7 +606,7 @@ class Cutover:
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
         since = (text := self._since.get(name)) and f"another program has committed since the last run: {text}"
         repeated = moved and f"records are repeated: {moved}"
-        return "; ".join(filter(None, (repeated, doubt, since, without_offset(one) * bool(gate))))
+        return "; ".join(filter(None, (saved.places, repeated, doubt, since, without_offset(one) * bool(gate))))
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""

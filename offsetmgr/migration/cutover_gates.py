@@ -262,6 +262,18 @@ def translated(one: GroupObservation) -> ClosedGate | None:
     return None
 
 
+def places_text(groups: Iterable[GroupObservation]) -> str:
+    """Counts the positions of groups by verdict, and the records that the groups repeat and skip at the target."""
+    held = ((one, tp, at.offset) for one in groups for tp, at in one.source.now.offsets.items())
+    found = [one.topics[tp.topic].answer(tp, position) for one, tp, position in held]
+    answers = [one.answer for one in found if isinstance(one, TranslatedOffset)]
+    verdicts = Counter(one.verdict for one in answers)
+    text = f"{count_of(len(answers), 'position')}: {', '.join(f'{n:,} {verdict}' for verdict, n in verdicts.items())}"
+    repeats = count_of(sum(one.repeats for one in answers), "record")
+    skips = count_of(sum(one.missing for one in answers), "record")
+    return f"{text}; repeats at most {repeats}, skips {skips}"
+
+
 def without_offset(one: GroupObservation) -> str:
     """Names the partitions for which the group has no offset."""
     names = [tp for tp in one.partitions if tp not in one.source.now.offsets and tp not in one.source.now.errors]

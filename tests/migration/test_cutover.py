@@ -123,6 +123,7 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     # Without --execute, nothing is changed
     assert operator.look()[group] == ("4 written", DRY)
     assert not operator.state.exists()
+    assert operator.notes[group] == "1 position: 1 seen; repeats at most 0 records, skips 0 records"
     assert committed(f"kafka://{b}", group) == {}
     # Then the offsets are written, and the consumers are the next to start
     assert operator.run() == ("5 started at the target", "no consumer at the target")
@@ -176,7 +177,7 @@ def test_an_interrupted_look_opens_no_gate(clusters: TwoClusters, operator: Oper
     assert not operator.state.exists()
 
 
-def test_a_name_that_means_nothing_is_refused(operator: Operator, unique: str) -> None:
+def test_a_name_that_means_nothing_is_refused(clusters: TwoClusters, operator: Operator, unique: str) -> None:
     for words in (["--rename", "x=y"], ["--excuse", "x"], ["--output-topic", "x=y"], ["--rename-topic", "x=y"]):
         shown = command(*operator.arguments("--execute", *words), code=2).stderr
         assert shown.startswith(f"error: {words[0]} ")
@@ -191,7 +192,16 @@ def test_a_name_that_means_nothing_is_refused(operator: Operator, unique: str) -
         assert not list(operator.home.glob("cutover*"))
     # A topic without a copy may get another name until something is written
     assert operator.run("--rename-topic", f"{unique}-t=none")[1] == "the target has no topic none"
-    assert operator.run("--rename-topic", "(.*)=\\1")[0].startswith("5 ")
+    # The command shows first how sure the offsets are, and how many records the target lacks
+    lacking = clusters.topic(f"{unique}-l")
+    clusters.copy(lacking, 0, 50)
+    clusters.copy(lacking, 55, RECORDS)
+    clusters.commit(unique, lacking, {0: 50})
+    words = ["--rename-topic", "(.*)=\\1", "--accept", "missing", "--execute"]
+    shown = command(*(word for word in operator.arguments(*words) if word != "--yes"), code=None).stderr
+    places = "2 positions: 1 missing, 1 seen; repeats at most 0 records, skips 5 records"
+    assert f"write the offsets of 1 group at kafka://{clusters.b}: {places}:" in shown
+    assert operator.run(*words)[0].startswith("5 ") and operator.notes[unique] == places
 
 
 def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, operator: Operator, unique: str) -> None:
