@@ -123,7 +123,6 @@ def examine(
     what: str,
     *,
     end: int | None = None,
-    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     on_read: Callable[[int], None] = lambda _bytes: None,
 ) -> ExaminationResult:
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
@@ -133,16 +132,16 @@ def examine(
     the file cannot be read, or becomes shorter while it is read.
     """
     window = _Window(source, what, source.seek(0, io.SEEK_END) if end is None else end)
-    return _Examination(window, base_offset, index_interval_bytes).run(on_read)
+    return _Examination(window, base_offset).run(on_read)
 
 
 class _Examination:
     """Examines the bytes of a segment, entry by entry."""
 
-    def __init__(self, window: _Window, base_offset: int, index_interval_bytes: int) -> None:
+    def __init__(self, window: _Window, base_offset: int) -> None:
         self._window = window
         self._found = ExaminationResult(base_offset, window.size, 0, 0, base_offset)
-        self._index = _BrokerIndexSimulation(base_offset, index_interval_bytes)
+        self._index = _BrokerIndexSimulation(base_offset)
 
     def run(self, on_read: Callable[[int], None]) -> ExaminationResult:
         reported, found = 0, self._found
@@ -267,9 +266,8 @@ class _BrokerIndexSimulation:
     (LogLoader.recoverLog, on InvalidOffsetException).
     """
 
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+    def __init__(self, base_offset: int) -> None:
         self._base = base_offset
-        self._interval_bytes = interval_bytes
         self._position = 0
         self._indexed: int | None = None
         self._time_ms = self._time_offset = -1
@@ -283,7 +281,7 @@ class _BrokerIndexSimulation:
             return RecoveryOutcome.UNKNOWN
         if time_ms > self._time_ms:
             self._time_ms, self._time_offset = time_ms, last
-        if position - self._position > self._interval_bytes:
+        if position - self._position > INDEX_INTERVAL_BYTES:
             if self._indexed is not None and last <= self._indexed:
                 return RecoveryOutcome.EMPTIED
             self._indexed = last
