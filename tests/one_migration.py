@@ -17,6 +17,7 @@ from memory_stores import LOGS, OneLog, in_memory, logs_in_memory
 
 from offsetmgr import Migration as Library
 from offsetmgr import MigrationConfig, PlanOptions, TopicPartition
+from offsetmgr.app.connections import Connections
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed
 from offsetmgr.migration.journaled_writer import Report
@@ -86,6 +87,13 @@ class Migration:
         in_memory(source=self.source, target=self.target)
         with logs_in_memory(logs), patch.dict(os.environ, XDG_STATE_HOME=str(self.directory / "state")):
             yield MigrationConfig(None if logs is None else LOGS)
+
+    @contextmanager
+    def configured(self, zookeeper: str = "source", kafka: str = "target") -> Iterator[None]:
+        """The settings name these stores as ZooKeeper and as Kafka."""
+        sides = {"zookeeper": f"memory:{zookeeper}", "kafka": f"memory:{kafka}"}
+        with self.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+            yield
 
     def state(self) -> Any:
         with self.opened() as library:

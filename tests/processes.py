@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,18 @@ def finish(process: subprocess.Popen[str], code: int | None = 0) -> subprocess.C
     assert code is None or process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@contextmanager
+def running_program(command: Sequence[str], log: Path) -> Iterator[None]:
+    """A program that runs meanwhile, with its output in a file."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def process_state(pid: int) -> str:

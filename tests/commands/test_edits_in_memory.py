@@ -385,25 +385,24 @@ def test_names_of_before_images_sort_by_time_and_killed_edits_leave_no_temporary
     assert re.fullmatch(r"\d{8}T\d{6}\.\d{3}Z-offsets-delete-\d+\.avro", Path(named[1]).name)
 
 
-def test_an_import_rejects_a_rewind_unless_allowed(saved: Cli) -> None:
-    Path("x.csv").write_text("a,t,0,9\na,t,1,20\na,t,2,1\n")
-    refused = saved.rows("offsets", "import", "x.csv", code=1)
-    assert refused[0]["note"] == "refused: would go back from 10 to 9"
-    assert [row["new_offset"] for row in refused] == [None, None, None]  # a group is edited as a whole or not at all
-    allowed = saved.rows("offsets", "import", "x.csv", "--allow-rewind")
-    assert [(row["new_offset"], row["note"]) for row in allowed] == [(9, "rewinds"), (20, "unchanged"), (1, None)]
-
-
 CLAMPED = "clamped from 11 to the log's end"
+BACK = "refused: would go back from 10 to"
+WHOLE = "refused: stays unchanged, because 1 of its 2 partitions cannot be changed (t-0)"
 
 
 @pytest.mark.parametrize(
     ("offsets", "options", "expected", "code"),
     [  # the logs of t-0 and t-1 end at 8 and 15, and t-2 does not exist; the store is at 10 and 20
         ({0: (10, ""), 1: (20, "m")}, (), [(10, "unchanged"), (20, "unchanged")], 0),
-        ({0: (11, "")}, (), [(None, "refused: would go back from 10 to 8")], 1),
+        ({0: (11, "")}, (), [(None, f"{BACK} 8")], 1),
+        (
+            {0: (9, ""), 1: (20, "m")},
+            ("--unchecked",),
+            [(None, f"{BACK} 9"), (None, WHOLE)],
+            1,
+        ),
         ({0: (11, "")}, ("--allow-rewind",), [(8, f"{CLAMPED}; rewinds")], 0),
-        ({0: (10, "other")}, (), [(None, "refused: would go back from 10 to 8")], 1),
+        ({0: (10, "other")}, (), [(None, f"{BACK} 8")], 1),
         (
             *({0: (10, "other")}, ("--allow-rewind",)),
             *([(8, "clamped from 10 to the log's end; drops a client's own text; rewinds")], 0),

@@ -191,13 +191,6 @@ def test_a_batch_is_durable_before_the_store_gets_an_edit_of_it_and_outcomes_fol
     ]
 
 
-def test_a_failed_change_is_an_outcome() -> None:
-    log = Log()
-    store = LoggingStore(log)
-    store.data["a"] = {T0: Committed(7)}
-    assert list(execute(store.edit, [[move("a")], [move("b")]], log)) == ["a 1", "b 0"]
-
-
 def test_groups_without_a_write_are_recorded_and_do_not_reach_the_store() -> None:
     log = Log()
     found = list(execute(LoggingStore(log).edit, [[rejected("a"), move("b")], [rejected("c")]], log))

@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from conftest import MakeTopic
 from in_process import command, rows
-from processes import close_consumers, fill, until
+from processes import close_consumers, fill, running_program, until
 
 from offsetmgr import OffsetAdmin
 from offsetmgr.cli.app import run
@@ -58,20 +58,9 @@ migrate mirror --from kafka://{bootstrap} --to kafka://{bootstrap} --group {g} -
 """
 
 
-@contextmanager
-def program(main: str, arguments: Sequence[str], log: Path) -> Iterator[None]:
+def program(main: str, arguments: Sequence[str], log: Path) -> AbstractContextManager[None]:
     directories = [jars.resolve(name) for name in ("kafka-4.4", "streams", "janino")]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            java_command(directories, main, arguments, jvm=("-Xmx256m", *QUICK_START)),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait()
+    return running_program(java_command(directories, main, arguments, jvm=("-Xmx256m", *QUICK_START)), log)
 
 
 class Group:

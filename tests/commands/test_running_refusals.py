@@ -1,7 +1,6 @@
 """Groups whose edit cannot be exact while their members run: each real one is refused by name, and nothing changes."""
 
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from conftest import MakeTopic
 from old_consumers import old_member
-from processes import fill, until
+from processes import fill, running_program, until
 from release_fixtures import ReleaseCluster
 from repeated import repeated
 from running_consumers import Deliveries, RdkafkaMember
@@ -20,17 +19,6 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
-
-
-@contextmanager
-def program(command: Sequence[str], log: Path) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait()
 
 
 def dry(edit: list[str]) -> list[str]:
@@ -76,7 +64,7 @@ def test_a_connect_cluster(kafka: KafkaBroker, unique: str, make_topic: MakeTopi
     main = "org.apache.kafka.connect.cli.ConnectDistributed"
     command = java_command([jars.resolve("connect")], main, [str(settings)], jvm=("-Xmx256m", *QUICK_START))
     running = RunningGroup(kafka.bootstrap, topic, tmp_path)
-    with program(command, tmp_path / "connect.log"):
+    with running_program(command, tmp_path / "connect.log"):
         until(lambda: "Kafka Connect" in running.run(*dry(running.reset(3)), "--new-group", code=None)[1], 120)
         line = refused(running, "--new-group")
         assert "its members are no consumers but a Kafka Connect cluster" in line
@@ -93,7 +81,7 @@ def test_a_kafka_streams_application(kraft: KraftBroker, unique: str, make_topic
         jvm=("-Xmx256m", *QUICK_START),
     )
     running = RunningGroup(kraft.bootstrap, topic, tmp_path)
-    with program(command, tmp_path / "streams.log"):
+    with running_program(command, tmp_path / "streams.log"):
         until(lambda: committed(kraft.bootstrap, topic, topic) == 100, 120)
         assert "its members are Kafka Streams applications, which keep state" in refused(running)
         assert committed(kraft.bootstrap, topic, topic) == 100

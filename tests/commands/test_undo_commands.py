@@ -407,12 +407,7 @@ def test_verify_and_finalize_name_the_remedy_if_the_source_moved_on() -> None:
     assert "hint: consumers" not in command("migrate", "verify", "plan.json", code=1).stderr
 
 
-def test_the_command_that_removes_empty_groups_has_all_names_and_options() -> None:
-    found = deletion_of("kafka://h:9092", ["a b", "c*"], {"context": "prod"}).command_line()
-    assert shlex.split(found) == [
-        *("offsetmgr", "groups", "delete", "--store", "kafka://h:9092", "--group", "a b", "--group", "c[*]"),
-        *("--context", "prod", "--execute"),
-    ]
-    many = deletion_of("kafka://h:9092", [f"g{n}" for n in range(MAX_NAMED + 3)], {}).command_line()
+def test_the_command_that_removes_empty_groups_says_how_many_it_does_not_name() -> None:
+    many = deletion_of("kafka://h:9092", [f"g{n}" for n in range(MAX_NAMED + 3)], {"context": "prod"}).command_line()
     assert many.count("--group") == MAX_NAMED
-    assert many.endswith("--execute  (3 more empty groups: see offsetmgr groups list)")
+    assert many.endswith(" --context prod --execute  (3 more empty groups: see offsetmgr groups list)")

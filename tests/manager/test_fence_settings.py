@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import pytest
 from fake_broker import VERSIONS, FakeBroker
 
-from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import Security
@@ -108,13 +107,6 @@ def test_a_broker_without_a_needed_request_is_rejected_by_the_name_of_the_reques
         topic.check_apis("h:1", versions)
     for supported in (KAFKA_2_8, KAFKA_3_9):
         topic.check_apis("h:1", supported)
-
-
-def test_the_shortest_allowed_expiration_leaves_time_for_three_failed_refreshes() -> None:
-    shortest_s = ManagerSettings.min_expiration_s
-    interval_s = topic.fence_settings([broker({PRODUCER: int(shortest_s * 1000), IDLE: 1})]).refresh_interval_s
-
-    assert shortest_s - 3 * interval_s >= 150
 
 
 @pytest.mark.parametrize(

@@ -142,12 +142,6 @@ def test_a_manager_with_other_parameters_gets_no_shard_groups_and_a_reason(param
     assert "leader" not in found.nodes
 
 
-def test_a_manager_without_a_relay_is_excluded_among_relays() -> None:
-    relays = replace_parameters(relay=True)
-    found = assign(2, [("a", info(1, {0: 1}, relays)), ("b", info(2, {1: 1}, relays)), ("c", info(3))])
-    assert found.rejected == {"c": "relay is off here and on at the other managers"}
-
-
 def test_the_settings_that_managers_compare_keep_their_bytes() -> None:
     """Otherwise the managers of two releases reject each other during a rolling upgrade."""
     settings = shared_config(ManagerSettings(retention_ms=604_800_000), "offsets", 50, relay=False)

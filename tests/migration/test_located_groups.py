@@ -221,9 +221,8 @@ def test_each_side_of_a_renamed_group_is_read_under_its_own_name(tmp_path, name,
     migration.apply()
     migration.append({"kind": "group-finalized", "group": "a/b", "verified": 1, "left_out": 0, "gate": ["seen", ""]})
     commit(migration.source, "a/b", left)
-    sides = {"kafka": "memory:source", "zookeeper": "memory:target"}
     where = ("groups", "where", name, "--plan", migration.path, "--store", "memory:source")
-    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+    with migration.configured(zookeeper="target", kafka="source"):
         (found,) = rows(*where)
     assert found["phase"] == phase, found
     assert (found["confidence"] == "seen") is (phase == "moved")
@@ -235,9 +234,8 @@ def test_doctor_names_the_next_step_of_a_group_whose_migration_is_not_finished(t
     commit(migration.source, "shop", 20)
     migration.plan()
     migration.apply()
-    sides = {"zookeeper": "memory:source", "kafka": "memory:target"}
     servers = "--bootstrap-server 127.0.0.1:1 --store memory:source"
-    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+    with migration.configured():
         found = rows("doctor", *named, *servers.split(), "--timeout", "100", code=1)
         OperationLog().path.unlink()
         OperationLog().path.mkdir()

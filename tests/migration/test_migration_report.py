@@ -1,8 +1,6 @@
 """``migrate report``: the page names every group once at its most urgent risk, and claims nothing that was not read."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -11,7 +9,6 @@ import pytest
 from in_process import command
 from one_migration import Migration, commit
 
-from offsetmgr.app.connections import Connections
 from offsetmgr.core.commit_mode import Confidence, Phase, PhaseEvidence
 from offsetmgr.core.document import to_text
 from offsetmgr.core.errors import Unreachable
@@ -27,14 +24,6 @@ FINALIZED = {"kind": "group-finalized", "verified": 1, "left_out": 0, "gate": ["
 STORE = ("--store", "memory:source")
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 WEEK_MS = 1_796_614_680_000
-
-
-@contextmanager
-def both_stores(migration: Migration) -> Iterator[None]:
-    """The settings name the source as ZooKeeper, and the target as Kafka."""
-    sides = {"zookeeper": "memory:source", "kafka": "memory:target"}
-    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
-        yield
 
 
 @pytest.fixture
@@ -55,7 +44,7 @@ def migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Migration:
 
 def test_one_page_has_waves_risks_and_next_commands(migration: Migration) -> None:
     report = ("migrate", "report", "plan.json", *STORE)
-    with both_stores(migration):
+    with migration.configured():
         text = command(*report, code=1)
         markdown = command(*report, "--format", "markdown", code=1).stdout
         html = command(*report, "--format", "html", code=1).stdout
@@ -83,7 +72,7 @@ def test_one_page_has_waves_risks_and_next_commands(migration: Migration) -> Non
 def test_a_page_replaces_its_file(migration: Migration, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text("old")
-    with both_stores(migration):
+    with migration.configured():
         done = command("migrate", "report", *STORE, "--format", "html", "-o", page, code=1)
         assert command("migrate", "report", "--wave", 1, *STORE, code=2).stderr.startswith("error: --wave 1: waves are")
     assert done.stdout == "" and f"wrote {page}\n" in done.stderr
@@ -98,7 +87,7 @@ def test_a_plan_of_other_stores_and_a_group_that_no_store_has_are_errors(migrati
     other.plan()
     migration.source.data.pop("audit")
     migration.target.data.pop("audit")
-    with both_stores(migration):
+    with migration.configured():
         done = command("migrate", "report", migration.path, *STORE, code=1)
         elsewhere = command("migrate", "report", other.path, *STORE, code=1).stdout
     assert f"- plan {other.path}: the settings name neither of its stores" in " ".join(elsewhere.split())
@@ -110,7 +99,7 @@ def test_a_wave_is_that_of_the_plan_that_has_it(migration: Migration, tmp_path: 
     again = Migration(tmp_path / "again", migration.source, migration.target)
     again.plan()
     plans = ("migrate", "report", again.path, migration.path)
-    with both_stores(migration):
+    with migration.configured():
         done = command(*plans, *STORE, "--wave", 3)
         refused = command(*plans, *STORE, "--wave", 4, code=2).stderr
     assert done.stderr.endswith("groups: 1, at risk: 0, errors: 0\n")
@@ -119,7 +108,7 @@ def test_a_wave_is_that_of_the_plan_that_has_it(migration: Migration, tmp_path: 
 
 def test_without_a_server_the_plan_and_its_journal_are_the_page(migration: Migration) -> None:
     dead = patch.object(MemoryStore, "log_origin", side_effect=Unreachable("the server", "no answer"))
-    with both_stores(migration), dead:
+    with migration.configured(), dead:
         done = command("migrate", "report", "plan.json", *STORE, code=1)
         assert command("migrate", "report", *STORE, code=1).stdout == ""
     assert done.stderr.endswith("groups: 3, at risk: 3, errors: 2\n")
