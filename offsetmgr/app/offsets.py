@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
-from offsetmgr.app.translation import MAX_NAMED, note_reading, open_translator, require_two_logs, with_hint
+from offsetmgr.app.translation import open_translations, with_hint
 from offsetmgr.core import title_of
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
@@ -38,7 +38,6 @@ from offsetmgr.core.selection import (
     accept_names,
     literal_pattern,
 )
-from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.scan import (
     TopicMatches,
     choose_groups,
@@ -67,8 +66,11 @@ if TYPE_CHECKING:
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.translation.comparison import CommittedPositions, PositionCounts
     from offsetmgr.translation.comparison import PositionDifference as PositionDifference
+    from offsetmgr.translation.translator import Translations
 
 T = TypeVar("T")
+_MAX_NAMED: Final = 5
+"""The number of names in a note."""
 
 
 class Found(Generic[T]):
@@ -425,24 +427,20 @@ def diff_translated(
     Raises `UsageError` if both stores belong to one cluster, `UnsupportedOperation` if one is a file, and the errors of
     `diff`."""
     pair = _pair(connections, source, target, sides)
-    left, right = pair.source, pair.target
-    require_two_logs(left, right, renamed=bool(TopicRenames(rules.topics)))
-    clusters = pair.clusters()
-    chosen, _ = _groups_of_both(left, right, selection, topics, rename)
-    connections.ui.note(f"{left.uri} -> {right.uri}")
-    found = FoundPositions(connections, left, chosen, topics)
-    named = selection.named(chosen)
-    found.of(_translated(connections, found, (left, right), clusters, rules=rules, renamed=rename, named=named))
+    translations = open_translations(connections, pair, rules)
+    chosen, _ = _groups_of_both(pair.source, pair.target, selection, topics, rename)
+    connections.ui.note(f"{pair.source.uri} -> {pair.target.uri}")
+    found = FoundPositions(connections, pair.source, chosen, topics)
+    found.of(_translated(connections, found, pair, translations, renamed=rename, named=selection.named(chosen)))
     return found
 
 
 def _translated(
     connections: Connections,
     found: FoundPositions,
-    stores: tuple[OffsetStore, OffsetStore],
-    clusters: tuple[KafkaCluster, KafkaCluster],
+    pair: SourceAndTarget,
+    translations: Translations,
     *,
-    rules: TranslationRules,
     renamed: Mapping[str, str],
     named: Collection[str],
 ) -> Iterator[PositionDifference]:
@@ -451,46 +449,32 @@ def _translated(
     from offsetmgr.translation.comparison import CommittedPositions
     from offsetmgr.translation.translator import enough_text
 
-    rename, (source, target), absent = TopicRenames(rules.topics), clusters, []
-    existing = source.topics() if rename else ()
-    old = rename.inverse(existing)
-
-    def back(tp: TopicPartition) -> TopicPartition | None:
-        name = old.get(tp.topic) if rename else tp.topic
-        return None if name is None else TopicPartition(name, tp.partition)
-
-    committed = CommittedPositions(rename, rules.accepts, lost=rules.lost)
-    names = NamesInRight(lambda group: renamed.get(group, group), rename.partition, back)
+    committed, rules, absent = CommittedPositions(translations.rules.accepts), translations.rules, []
+    names = NamesInRight(lambda group: renamed.get(group, group), translations.rename.partition, translations.source)
     groups = connections.ui.progress(found.groups, "reading", len(found.groups))
-    for in_left, in_right in read_both(*stores, groups, names):
-        found.errors += _add_group(committed, in_left, in_right, found.topics, back)
+    for in_left, in_right in read_both(pair.source, pair.target, groups, names):
+        found.errors += _add_group(committed, in_left, in_right, found.topics, translations)
         if in_left.name in named and not (in_left.offsets or in_left.errors or in_left.error):
             absent.append(in_left.name)
     positions = committed.positions()
-    compared = {tp.topic for tp in positions}
-    rename.require_matches({*existing, *compared}, compared)
+    translations.require_matches({tp.topic for tp in positions})
     if rules.lost:
-        positions = {**_ends(source, committed.topics(), found.topics), **positions}
-    note_reading(connections, source, positions, rules)
-    translator = open_translator(connections, source, target, rules, len(positions))
-    translated = translator.translate(positions, rename, committed.earliest())
-    for one in connections.ui.progress(translated, "translating", len(positions)):
-        if one.error is not None:
-            no_copies = committed.no_copies if rename else None
-            found.errors.append(with_hint(one.error, one.source, one.target, no_copies))
+        positions = {**_ends(pair.clusters()[0], committed.topics, found.topics), **positions}
+    for one in translations.translate(positions, committed.earliest()):
+        found.errors += [] if one.error is None else [one.error]
         committed.compare(one)
     if committed.no_copies:
-        topics = list_of(sorted(committed.no_copies), MAX_NAMED)
+        topics = list_of(sorted(committed.no_copies), _MAX_NAMED)
         connections.ui.note(f"not compared: offsets in topics of the target that are no copies: {topics}")
     if absent:
         text = "hint: group {} has no offset in {}; {from} names another store"
-        connections.ui.note(Advice(text, list_of(absent, MAX_NAMED), stores[0].uri))
+        connections.ui.note(Advice(text, list_of(absent, _MAX_NAMED), pair.source.uri))
     found.counts, found.of_groups, found.lacking = committed.counts, committed.of_groups, committed.lacking
     yield from committed.differences()
     if committed.enough:
         connections.ui.note(Advice("hint: {}", enough_text(committed.enough)))
     before = len(found.errors)
-    found.check_topics(" and ".join(store.uri for store in stores))
+    found.check_topics(f"{pair.source.uri} and {pair.target.uri}")
     for missing in found.errors[before:]:
         missing.hint = Advice.joined([Advice("{topic} selects names in the source"), missing.hint])
     if not (found.counts.total or found.errors):
@@ -511,22 +495,22 @@ def _add_group(
     in_left: GroupOffsets,
     in_right: GroupOffsets,
     topics: TopicMatches,
-    back: Callable[[TopicPartition], TopicPartition | None],
+    translations: Translations,
 ) -> list[OffsetMgrError]:
     """Adds the offsets of a group in both stores. Returns the errors of those that cannot be compared."""
     from offsetmgr.core.model import state_in
     from offsetmgr.groups.lag import state_of
     from offsetmgr.translation.comparison import ONLY_TO, REFUSED, UNREADABLE, PositionDifference
 
-    committed.begin(in_left.name)
+    group = in_left.name
     if (error := in_left.error or in_right.error or in_left.hidden or in_right.hidden) is not None:
         topics.incomplete = True
-        committed.add_difference(PositionDifference("", None, None, UNREADABLE, note=error.why, error=error))
+        committed.add_difference(PositionDifference(group, None, None, UNREADABLE, note=error.why, error=error))
         return [error]
     errors: dict[str, OffsetMgrError] = {}
     listed = set(filter(topics.matches, (*in_left.offsets, *in_left.errors)))
-    known = {committed.target(tp): tp for tp in listed}
-    found = {tp: known.get(tp) or back(tp) for tp in (*in_right.offsets, *in_right.errors)}
+    known = {translations.target(tp): tp for tp in listed}
+    found = {tp: known.get(tp) or translations.source(tp) for tp in (*in_right.offsets, *in_right.errors)}
     committed.no_copies.update(tp.topic for tp, source in found.items() if source is None and topics.matches(tp))
     copies = {source: tp for tp, source in found.items() if source is not None and topics.matches(source)}
     for tp in sorted({*listed, *copies}):
@@ -535,17 +519,17 @@ def _add_group(
         offsets = left and left.offset, right and right.offset
         if (error := in_left.errors.get(tp) or (in_right.errors.get(copy) if copy else None)) is not None:
             verdict = state_of(error)
-            error = with_hint(error, tp, committed.target(tp))
+            error = with_hint(error, tp, translations.target(tp), renamed=bool(translations.rename))
         elif left is None:
             verdict = ONLY_TO
         elif (form := state_in(left.metadata)) is not None:
             verdict, why = REFUSED, f"its commit metadata is {form}, which is valid for this offset and log alone"
-            error = UnsupportedOperation(f"group {in_left.name!r}", why, "move it with the tools of its client")
+            error = UnsupportedOperation(f"group {group!r}", why, "move it with the tools of its client")
         else:
-            committed.add(tp, left.offset, right and right.offset)
+            committed.add(group, tp, left.offset, right and right.offset)
             continue
         note = "" if error is None else error.why
-        committed.add_difference(PositionDifference("", tp, copy, verdict, *offsets, note=note, error=error))
+        committed.add_difference(PositionDifference(group, tp, copy, verdict, *offsets, note=note, error=error))
         if error is not None:
             errors.setdefault(str(error), error)
     return list(errors.values())

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
+from offsetmgr.app.ui import Ui
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     OffsetMgrError,
@@ -17,14 +18,14 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.log_origin import TranslationChoice, TranslationRules
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.topic_renames import TopicRenames
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster import KafkaCluster
-    from offsetmgr.translation.translator import PositionTranslator, TranslatedPartition, Translations
+    from offsetmgr.translation.translator import TranslatedPartition, Translations
 
-MAX_NAMED: Final = 5
 _MIN_PROGRESS: Final = 16
 """The progress of so many partitions is shown by their number, and that of fewer ones by the bytes read."""
 _LARGE_READ: Final = 1_000_000_000
@@ -52,48 +53,35 @@ def open_translations(
     ``again`` is for a command that translates again and again, and shows its own state: only the first read is
     announced. ``command`` is as in `Translations`.
     """
-    from offsetmgr.translation.translator import Translations
+    from offsetmgr.translation.translator import PositionTranslator, Translations
 
-    require_two_logs(pair.source, pair.target, renamed=bool(rules.topics))
+    _require_two_logs(pair.source, pair.target, renamed=bool(TopicRenames(rules.topics)))
     source, target = pair.clusters()
-    translator = open_translator(connections, source, target, rules)
-
-    announced = False
-
-    def started(positions: Mapping[TopicPartition, Collection[int]]) -> None:
-        nonlocal announced
-        if not (again and announced):
-            note_reading(connections, source, positions, rules)
-        announced = True
-
-    def shown(found: Iterable[TranslatedPartition], total: int) -> Iterator[TranslatedPartition]:
-        for one in connections.ui.progress(found, "translating", total) if not again else found:
-            if one.error is not None:
-                with_hint(one.error, one.source, one.target, () if rules.topics else None, command)
-            yield one
-
-    return Translations(translator, rules, started, shown, command)
-
-
-def open_translator(
-    connections: Connections, source: KafkaCluster, target: KafkaCluster, rules: TranslationRules, partitions: int = 0
-) -> PositionTranslator:
-    """Returns the translator. If it translates few ``partitions``, the user sees the number of bytes read."""
-    from offsetmgr.translation.translator import PositionTranslator
-
-    if not 0 < partitions < _MIN_PROGRESS:
-        return PositionTranslator(source, target, rules)
-    show, total = connections.ui.meter("reading both logs, KiB", 1024), 0
+    announced, total, show = False, 0, Ui().meter("")
 
     def on_read(read: int) -> None:
         nonlocal total
         total += read
         show(total, None)
 
-    return PositionTranslator(source, target, rules, on_read)
+    def started(positions: Mapping[TopicPartition, Collection[int]]) -> None:
+        nonlocal announced, total, show
+        if not (again and announced):
+            _note_reading(connections, source, positions, rules)
+        shows_bytes = not again and len(positions) < _MIN_PROGRESS
+        announced, total = True, 0
+        show = (connections.ui if shows_bytes else Ui()).meter("reading both logs, KiB", 1024)
+
+    def shown(found: Iterable[TranslatedPartition], total: int) -> Iterator[TranslatedPartition]:
+        for one in connections.ui.progress(found, "translating", total) if not again else found:
+            if one.error is not None:
+                with_hint(one.error, one.source, one.target, renamed=bool(rules.topics), command=command)
+            yield one
+
+    return Translations(PositionTranslator(source, target, rules, on_read), rules, started, shown, command)
 
 
-def require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) -> None:
+def _require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) -> None:
     """Raises the errors of `open_translations`. ``renamed`` tells whether topics have other names in the target."""
     from offsetmgr.core.log_origin import compare_origins
     from offsetmgr.core.offset_store import PartitionKinds
@@ -111,22 +99,17 @@ def require_two_logs(left: OffsetStore, right: OffsetStore, *, renamed: bool) ->
 
 
 def with_hint(
-    error: OffsetMgrError,
-    source: TopicPartition,
-    target: TopicPartition,
-    no_copies: Collection[str] | None = None,
-    command: str = "",
+    error: OffsetMgrError, source: TopicPartition, target: TopicPartition, *, renamed: bool, command: str = ""
 ) -> OffsetMgrError:
-    """Adds a hint at what a translation needs, if the error is that something is missing. ``no_copies`` are the topics
-    with offsets in the target that are no copies, if topics are renamed. ``command`` is as in `Translations`."""
+    """Adds a hint at what a translation needs, if the error is that something is missing. ``renamed`` tells whether
+    topics have other names in the target. ``command`` is as in `Translations`."""
     from offsetmgr.translation.translator import TooMuch, enough_text
 
     if isinstance(error, TopicNotAuthorized):
         topics = f"topic {source.topic} in the source, and on topic {target.topic} in the target"
         error.hint = f"a translation reads the logs of both clusters: grant Read on {topics}"
-    elif isinstance(error, UnknownTopicOrPartition) and no_copies is not None:
-        there = f"; the groups have offsets there in {list_of(sorted(no_copies), MAX_NAMED)}" * bool(no_copies)
-        error.hint = Advice("check the name that {rename_topic} gives in the target{}", there)
+    elif isinstance(error, UnknownTopicOrPartition) and renamed:
+        error.hint = Advice("check the name that {rename_topic} gives in the target")
     elif isinstance(error, UnknownTopicOrPartition) and not error.hint:
         error.hint = Advice("if the target's topic has another name: {rename_topic} {}", r"'(.*)=PREFIX.\1'")
     elif isinstance(error, TooMuch) and error.enough:
@@ -134,7 +117,7 @@ def with_hint(
     return error
 
 
-def note_reading(
+def _note_reading(
     connections: Connections,
     source: KafkaCluster,
     positions: Mapping[TopicPartition, Collection[int]],

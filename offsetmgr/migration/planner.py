@@ -291,7 +291,8 @@ class Planner:
         selected: dict[str, list[TopicPartition]] = {}
         for source, target, _ in pairs:
             partitions = [tp for tp in source.offsets if tp.partition >= 0 and self.options.selects(tp)]
-            partitions = partitions if self._translated is None else list(map(self._translated.target, partitions))
+            if self.translations is not None:
+                partitions = list(map(self.translations.target, partitions))
             if partitions := [tp for tp in partitions if tp not in target.offsets]:
                 selected[target.name] = partitions
         return {found.name: found.errors for found in self.target.scan_partitions(selected) if found.errors}

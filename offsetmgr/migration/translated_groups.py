@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import TypeAlias
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.commit_mode import Confidence
-from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition, state_in
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets
 from offsetmgr.migration.plan import Action, MissingTopic, PlanOptions, PlanSource, PlanStep, decide
@@ -25,29 +24,8 @@ class TranslatedGroups:
     def __init__(self, translations: Translations, selects: Callable[[TopicPartition], bool]) -> None:
         self.translations = translations
         self._selects = selects
-        self._sources: dict[str, str] = {}
-        """The topic of the source by the topic of the target."""
         self._known: dict[tuple[TopicPartition, int], tuple[TranslatedOffset, PlanSource] | OffsetMgrError] = {}
         """The results of `_place` since the last `load`, because groups share positions."""
-
-    def target(self, tp: TopicPartition) -> TopicPartition:
-        """Returns the copy of a partition of the source. Raises `UsageError` if two topics have one name in the
-        target."""
-        copy = self.translations.rename.partition(tp)
-        if (other := self._sources.setdefault(copy.topic, tp.topic)) != tp.topic:
-            names = " and ".join(sorted((other, tp.topic)))
-            raise UsageError(f"topics {names}", f"both are topic {copy.topic} in the target", "select one of them")
-        return copy
-
-    def source(self, tp: TopicPartition) -> TopicPartition | None:
-        """Returns the partition of the source whose copy a partition of the target is; None if it is no copy."""
-        rename = self.translations.rename
-        name = self._old_names.get(tp.topic) if rename else tp.topic
-        return None if name is None else TopicPartition(name, tp.partition)
-
-    @cached_property
-    def _old_names(self) -> dict[str, str]:
-        return self.translations.rename.inverse(self.translations.source_topics())
 
     def positions(self, found: GroupOffsets) -> Iterator[tuple[TopicPartition, int]]:
         """Yields the positions of a group that can be translated."""
@@ -67,9 +45,7 @@ class TranslatedGroups:
     def load_all(self, groups: Iterable[GroupOffsets]) -> None:
         """Like `load`, for all groups of the command. Raises `UsageError` if a rule of the names matches nothing."""
         self.load(groups)
-        if rename := self.translations.rename:
-            topics = {tp.topic for tp in self.translations.partitions}
-            rename.require_matches({*self.translations.source_topics(), *topics}, topics)
+        self.translations.require_matches({tp.topic for tp in self.translations.partitions})
 
     def places(self, found: GroupOffsets) -> Iterator[tuple[TopicPartition, int]]:
         """Yields the offsets in the target of a group whose positions are loaded."""
@@ -92,13 +68,13 @@ class TranslatedGroups:
         """Returns the steps of a group whose positions are loaded."""
         steps: dict[TopicPartition, PlanStep] = {}
         for tp in filter(self._selects, {*source.offsets, *source.errors}):
-            copy = self.target(tp)
+            copy = self.translations.target(tp)
             held: Offset | OffsetMgrError = target.errors.get(copy) or target.offsets.get(copy) or ABSENT
             steps[copy] = self._step(tp, source.errors.get(tp) or source.offsets[tp], held, log, options)
             if not capabilities.metadata:
                 steps[copy] = _without_metadata(steps[copy])
         for copy in {*target.offsets, *target.errors}.difference(steps):
-            if (old := self.source(copy)) is not None and self._selects(old):
+            if (old := self.translations.source(copy)) is not None and self._selects(old):
                 steps[copy] = decide(copy, None, target.errors.get(copy) or target.offsets[copy], None, options)
         return [steps[tp] for tp in sorted(steps)]
 
@@ -110,7 +86,7 @@ class TranslatedGroups:
         log: FindLog,
         options: PlanOptions,
     ) -> PlanStep:
-        copy, origin = self.target(tp), PlanSource(tp.partition, "", Confidence.UNKNOWN, tp.topic)
+        copy, origin = self.translations.target(tp), PlanSource(tp.partition, "", Confidence.UNKNOWN, tp.topic)
         if isinstance(found, OffsetMgrError):
             return decide(copy, found, held, None, options)._replace(origin=origin)
         position = OffsetAndMetadata(found.offset, found.metadata)

@@ -389,7 +389,7 @@ class MigrationVerifier:
         for plan, pair in pairs:
             steps, applied = {step.tp: step for step in plan.steps}, self._applied(plan)
             for tp, position in translated.positions(pair.source):
-                copy = translated.target(tp)
+                copy = translated.translations.target(tp)
                 found, held, step = pair.source.offsets[tp], pair.target.offsets.get(copy), steps.get(copy)
                 if held is None:
                     positions.add((tp, position))
@@ -475,7 +475,8 @@ class MigrationVerifier:
         self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
     ) -> Iterable[tuple[TopicPartition, TopicPartition]]:
         """Returns the partitions of the target, each with that of the source, in order."""
-        translated, selects = self._translated, self.plan.header.options.selects
+        translated = None if self._translated is None else self._translated.translations
+        selects = self.plan.header.options.selects
         equal = translated is None and not (source.errors or target.errors)
         if equal and steps.keys() == source.offsets.keys() == target.offsets.keys():
             return ((tp, tp) for tp in sorted(steps))  # the most frequent case

@@ -1,26 +1,22 @@
 """Compares the positions of groups in two clusters: is each group in the target at the right record? Pure.
 
-`CommittedPositions` first collects the offsets of all groups in both stores. So groups that share a position share its
-translation, and each log is read once. A position takes a few numbers in arrays, because there may be a million.
+`CommittedPositions` first collects the offsets of all groups in both stores. So each log is read once, and groups that
+have the same two offsets share their comparison, because there may be a million positions.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UnsupportedOperation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.translation.alignment import Translation, Verdict
 from offsetmgr.translation.translator import TooMuch, TranslatedPartition
 
-_NONE: Final = -1
-"""The offset of a partition without a commit."""
 ONLY_TO: Final = "only-to"
 REFUSED: Final = "refused"
 UNREADABLE: Final = "unreadable"
@@ -84,8 +80,11 @@ class PositionCounts:
     first_unknown: str = ""
     """The first partition whose right record or whose place is not known, with the reason."""
 
-    def add(self, one: PositionDifference, *, sure: bool) -> None:
-        """Counts a partition that is not at the right record."""
+    def add(self, one: PositionDifference | None, *, sure: bool) -> None:
+        """Counts a partition that is not at the right record; None is one that is."""
+        if one is None:
+            self.right += 1
+            return
         if not sure or (one.to_offset is not None and one.skips is None):
             why = "it has an offset only in the target" if one.verdict == ONLY_TO else one.note
             self.first_unknown = self.first_unknown or (f"{one.partition}: {why}" if one.partition else why)
@@ -133,29 +132,35 @@ def _text(number: int, what: str) -> str:
     return f"{number:,} {what}" if number else ""
 
 
+_NOT_TRANSLATED: Final = PositionDifference("", None, None, UNREADABLE, note="was not translated")
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """The result for a position and an offset in the target, which groups share. ``difference`` is None for the right
+    record, and ``sure`` tells whether this is known."""
+
+    difference: PositionDifference | None = _NOT_TRANSLATED
+    sure: bool = False
+
+
 class CommittedPositions:
     """The offsets of groups in the source and in the target, in the order in which they are added.
 
-    Call in this order: 1. `add` and `fail` for each group; 2. `compare` for the translation of each partition of
-    `positions`; 3. `differences`. ``rename`` returns the target's name of a topic. ``accepted`` are the verdicts with
-    which a position counts as known, in addition to `Verdict.SEEN`. With ``lost``, the source is as good as lost: if
-    the target ends before a position, its end is the right place.
+    Call in this order: 1. `add` and `add_difference` for each group; 2. `compare` for the translation of each partition
+    of `positions`; 3. `differences`. ``accepted`` are the verdicts with which a position counts as known, in addition
+    to `Verdict.SEEN`.
     """
 
-    def __init__(self, rename: Callable[[str], str], accepted: Collection[str] = (), *, lost: bool = False) -> None:
-        self._rename, self._accepted, self._lost = cache(rename), frozenset({Verdict.SEEN, *accepted}), lost
-        self._groups: list[str] = []
-        self._first_rows = array("q")
-        """The number of rows before each group."""
-        self._from, self._to = array("q"), array("q")
-        self._outcomes: list[PositionDifference | None] = []
-        """The difference of each row, in which the group has no name; None for a row at the right record."""
-        self._rows: dict[TopicPartition, array[int]] = {}
-        """The rows of each partition that needs a translation."""
-        self._sources: dict[str, str] = {}
-        """The topic of the source by the topic of the target."""
-        self._sure: set[int] = set()
-        """The rows with a difference whose position is known."""
+    def __init__(self, accepted: Collection[str] = ()) -> None:
+        self._accepted = frozenset({Verdict.SEEN, *accepted})
+        self._groups = defaultdict[str, list[_Comparison]](list)
+        self._pairs = defaultdict[TopicPartition, defaultdict[tuple[int, int | None], _Comparison]](
+            lambda: defaultdict(_Comparison)
+        )
+        """The offsets in both stores that need a translation, by the partition of the source."""
+        self.topics: set[str] = set()
+        """The topics in which a group has an offset in the source."""
         self.no_copies: set[str] = set()
         """Topics with offsets in the target that are no copies of the source's topics."""
         self.enough = 0
@@ -166,73 +171,43 @@ class CommittedPositions:
         self.of_groups: dict[str, PositionCounts] = {}
         """The counts of each group that has an offset."""
 
-    def target(self, tp: TopicPartition) -> TopicPartition:
-        """Returns the partition of the target that a partition of the source has as its copy."""
-        return TopicPartition(self._rename(tp.topic), tp.partition)
-
-    def begin(self, group: str) -> None:
-        """Begins the rows of a group."""
-        self._groups.append(group)
-        self._first_rows.append(len(self._outcomes))
-
-    def add(self, tp: TopicPartition, source: int, target: int | None) -> None:
-        """Adds a partition with an offset in the source. Raises `UsageError` if two topics of the source have one name
-        in the target."""
-        topic = self._rename(tp.topic)
-        if (other := self._sources.setdefault(topic, tp.topic)) != tp.topic:
-            names = " and ".join(sorted((other, tp.topic)))
-            raise UsageError(f"topics {names}", f"both are topic {topic} in the target", "select one of them")
-        self._rows.setdefault(tp, array("q")).append(len(self._outcomes))
-        self._append(source, target, None)
+    def add(self, group: str, tp: TopicPartition, source: int, target: int | None) -> None:
+        """Adds a partition with an offset in the source."""
+        self.topics.add(tp.topic)
+        self._groups[group].append(self._pairs[tp][source, target])
 
     def add_difference(self, one: PositionDifference) -> None:
         """Adds a partition that needs no translation."""
-        self._append(one.from_offset, one.to_offset, one)
-
-    def _append(self, source: int | None, target: int | None, outcome: PositionDifference | None) -> None:
-        self._from.append(_NONE if source is None else source)
-        self._to.append(_NONE if target is None else target)
-        self._outcomes.append(outcome)
-
-    def topics(self) -> set[str]:
-        """Returns the topics in which a group has an offset in the source."""
-        others = (one for one in self._outcomes if one is not None and one.partition and one.verdict != ONLY_TO)
-        return {tp.topic for tp in self._rows} | {one.partition.topic for one in others if one.partition}
+        if one.partition is not None and one.verdict != ONLY_TO:
+            self.topics.add(one.partition.topic)
+        self._groups[one.group].append(_Comparison(one))
 
     def positions(self) -> Mapping[TopicPartition, Collection[int]]:
         """Returns the distinct positions of each partition of the source."""
-        return {tp: {self._from[row] for row in rows} for tp, rows in sorted(self._rows.items())}
+        return {tp: {source for source, _ in pairs} for tp, pairs in sorted(self._pairs.items())}
 
     def earliest(self) -> Mapping[TopicPartition, int]:
         """Returns the smallest offset in the target of each partition of the source."""
-        offsets = ((tp, [self._to[row] for row in rows if self._to[row] != _NONE]) for tp, rows in self._rows.items())
+        offsets = ((tp, [target for _, target in pairs if target is not None]) for tp, pairs in self._pairs.items())
         return {tp: min(found) for tp, found in offsets if found}
 
     def compare(self, found: TranslatedPartition) -> None:
         """Compares the offsets of the groups in the target with the translation of a partition."""
         self.lacking[found.source] = found.lacking
-        if found.error is not None:
-            self._fail(found.source, found.error)
-            return
-        known: dict[tuple[int, int], tuple[PositionDifference | None, bool]] = {}
-        for row in self._rows.pop(found.source, ()):
-            pair = self._from[row], self._to[row]
-            if pair not in known:
-                known[pair] = self._compared(found, *pair)
-            self._outcomes[row], sure = known[pair]
-            if sure and self._outcomes[row] is not None:
-                self._sure.add(row)
+        for pair, comparison in self._pairs.pop(found.source, {}).items():
+            if found.error is not None:
+                comparison.difference = _unread(found, found.error, *pair)
+            else:
+                comparison.difference, comparison.sure = self._compared(found, *pair)
 
-    def _compared(self, found: TranslatedPartition, source: int, target: int) -> tuple[PositionDifference | None, bool]:
+    def _compared(
+        self, found: TranslatedPartition, source: int, committed: int | None
+    ) -> tuple[PositionDifference | None, bool]:
         """Returns the difference, None if there is none, and whether the right position is known."""
         right = found.translations.get(source) or Translation(Verdict.UNKNOWN, why="the log was not read")
-        if self._lost and right.verdict is Verdict.NOT_YET and right.waits and found.alignment is not None:
-            right = Translation(Verdict.SEEN, found.alignment.b.end)
-            found = found._replace(translations={source: right})
         sure = right.verdict in self._accepted
         if not sure and (right.earlier_a or right.earlier_b):
             self.enough = max(self.enough, found.enough)
-        committed = None if target == _NONE else target
         apart = None if committed is None else found.difference(source, committed)
         if sure and committed is not None and (committed == right.offset or apart == (0, 0)):
             return None, True
@@ -251,30 +226,23 @@ class CommittedPositions:
         where = (found.source, found.target, str(right.verdict), source, committed)
         return PositionDifference("", *where, right.offset, end, repeats, skips, note, None, least), sure
 
-    def _fail(self, tp: TopicPartition, error: OffsetMgrError) -> None:
-        kinds = {
-            UnsupportedOperation: REFUSED,
-            UnknownTopicOrPartition: REFUSED,
-            TooMuch: str(Verdict.UNKNOWN),
-        }
-        verdict = next((verdict for kind, verdict in kinds.items() if isinstance(error, kind)), UNREADABLE)
-        target = self.target(tp)
-        for row in self._rows.pop(tp, ()):
-            offsets = (self._from[row], None if self._to[row] == _NONE else self._to[row])
-            self._outcomes[row] = PositionDifference("", tp, target, verdict, *offsets, note=error.why, error=error)
-
     def differences(self) -> Iterator[PositionDifference]:
         """Yields the partitions that are not at the right record, and counts them in ``counts``."""
-        for tp in list(self._rows):
-            self._fail(tp, OffsetMgrError(str(tp), "was not translated"))
-        ends = [*self._first_rows[1:], len(self._outcomes)]
-        for group, first, end in zip(self._groups, self._first_rows, ends, strict=True):
-            counts = self.of_groups[group] = PositionCounts()
-            for row in range(first, end):
-                if (one := self._outcomes[row]) is None:
-                    counts.right += 1
-                    self.counts.right += 1
-                else:
-                    counts.add(one, sure=row in self._sure)
-                    self.counts.add(one, sure=row in self._sure)
-                    yield one._replace(group=group)
+        for group, comparisons in self._groups.items():
+            self.of_groups[group] = PositionCounts()
+            for one in comparisons:
+                for counts in (self.of_groups[group], self.counts):
+                    counts.add(one.difference, sure=one.sure)
+                if one.difference is not None:
+                    yield one.difference._replace(group=group)
+
+
+def _unread(found: TranslatedPartition, error: OffsetMgrError, source: int, target: int | None) -> PositionDifference:
+    """Returns the difference of a partition that could not be translated."""
+    verdict = UNREADABLE
+    if isinstance(error, UnsupportedOperation | UnknownTopicOrPartition):
+        verdict = REFUSED
+    elif isinstance(error, TooMuch):
+        verdict = str(Verdict.UNKNOWN)
+    where = (found.source, found.target, verdict, source, target)
+    return PositionDifference("", *where, note=error.why, error=error)

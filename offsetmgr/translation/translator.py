@@ -16,6 +16,7 @@ from offsetmgr.core.errors import (
     RecreatedTopic,
     UnknownTopicOrPartition,
     UnsupportedOperation,
+    UsageError,
 )
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import LogRange, TopicPartition
@@ -111,7 +112,8 @@ class PositionTranslator:
     def __init__(
         self, source: Logs, target: Logs, rules: TranslationRules, on_read: Callable[[int], None] = lambda _: None
     ) -> None:
-        self._source, self._target, self._rules, self._on_read = source, target, rules, on_read
+        self.source = source
+        self._target, self._rules, self._on_read = target, rules, on_read
         self._ends: dict[tuple[TopicPartition, Equality], frozenset[bytes]] = {}
         """The last records of partitions of the target's topic that was read last."""
 
@@ -132,24 +134,20 @@ class PositionTranslator:
         topics = {tp.topic: targets[tp].topic for tp in positions}
         ids = self.topic_ids(topics)
         refused = self._refused(topics)
-        in_copy = self._source.log_ranges(positions) if self._rules.back else None
+        in_copy = self.source.log_ranges(positions) if self._rules.back else None
         in_target = self._target.log_ranges(targets.values())
-        in_source = in_copy or self._source.log_ranges(positions)
+        in_source = in_copy or self.source.log_ranges(positions)
         for tp, wanted in positions.items():
             ranges = in_source[tp], in_target[targets[tp]]
             try:
                 if tp.topic in refused:
                     raise refused[tp.topic]
-                logs = self._log(self._source, tp, ranges[0]), self._log(self._target, targets[tp], ranges[1])
+                logs = self._log(self.source, tp, ranges[0]), self._log(self._target, targets[tp], ranges[1])
                 start, end = logs[1].range
                 translated = self._partition(logs, wanted, max((earliest or {}).get(tp, end), start), ids)
             except OffsetMgrError as error:
                 translated = TranslatedPartition(tp, targets[tp], {}, error)
             yield translated
-
-    def source_topics(self) -> Collection[str]:
-        """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
-        return self._source.topics()
 
     def _log(self, logs: Logs, tp: TopicPartition, range_: LogRange | OffsetMgrError) -> _Log:
         if isinstance(range_, OffsetMgrError):
@@ -180,6 +178,9 @@ class PositionTranslator:
                 digest.update(stretch.offsets)
                 digest.update(b"".join(stretch.prints))
             found = {one: reading.translate(one) for one in wanted}
+            if self._rules.lost:
+                end = Translation(Verdict.SEEN, alignment.b.end)
+                found |= {at: end for at, one in found.items() if one.verdict is Verdict.NOT_YET and one.waits}
             enough = _enough(logs, inside) if reading.stopped else 0
             if alignment.first_copied is None and inside:
                 self._refuse_other_partitions(logs)
@@ -231,11 +232,11 @@ class PositionTranslator:
 
     def topic_ids(self, topics: Mapping[str, str]) -> _Ids:
         """Returns the ids of topics of the source, and of their names in the target."""
-        return self._source.topic_ids(topics), self._target.topic_ids(topics.values())
+        return self.source.topic_ids(topics), self._target.topic_ids(topics.values())
 
     def _refused(self, topics: Mapping[str, str]) -> dict[str, OffsetMgrError]:
         """Returns an error for each of the source's topics whose partitions cannot correspond to the target's."""
-        in_source, errors = describable_topics(self._source, topics)
+        in_source, errors = describable_topics(self.source, topics)
         in_target, hidden = describable_topics(self._target, topics.values())
         for topic, renamed in topics.items():
             counts = in_source.get(topic), in_target.get(renamed)
@@ -290,6 +291,43 @@ class Translations:
         self.topic_ids: dict[str, tuple[str | None, str | None]] = {}
         """The ids of the source's topics, and of their copies, before the logs were first read."""
         self._differences: dict[tuple[TopicPartition, int, int], tuple[int, int] | None] = {}
+        self._copies: dict[str, str] = {}
+        """The topic of the target by the topic of the source."""
+        self._sources: dict[str, str] = {}
+        """The topic of the source by the topic of the target."""
+
+    def target(self, tp: TopicPartition) -> TopicPartition:
+        """Returns the copy of a partition of the source. Raises `UsageError` if two topics have one name in the
+        target."""
+        if (copy := self._copies.get(tp.topic)) is None:
+            copy = self.rename(tp.topic)
+            if (other := self._sources.setdefault(copy, tp.topic)) != tp.topic:
+                names = " and ".join(sorted((other, tp.topic)))
+                raise UsageError(f"topics {names}", f"both are topic {copy} in the target", "select one of them")
+            self._copies[tp.topic] = copy
+        return TopicPartition(copy, tp.partition)
+
+    def source(self, tp: TopicPartition) -> TopicPartition | None:
+        """Returns the partition of the source whose copy a partition of the target is; None if it is no copy."""
+        name = self._old_names.get(tp.topic) if self.rename else tp.topic
+        return None if name is None else TopicPartition(name, tp.partition)
+
+    @cached_property
+    def _old_names(self) -> dict[str, str]:
+        return self.rename.inverse(self._translator.source.topics())
+
+    def require_matches(self, topics: Collection[str]) -> None:
+        """Raises `UsageError` if a rule of the names matches no topic. ``topics`` are those of the positions."""
+        if self.rename:
+            self.rename.require_matches({*self._translator.source.topics(), *topics}, topics)
+
+    def translate(
+        self, positions: Mapping[TopicPartition, Collection[int]], earliest: Mapping[TopicPartition, int]
+    ) -> Iterable[TranslatedPartition]:
+        """Does what `PositionTranslator.translate` does, and keeps nothing, for a command that needs each partition
+        once."""
+        self._started(positions)
+        return self._progress(self._translator.translate(positions, self.rename, earliest), len(positions))
 
     def load(
         self,
@@ -311,10 +349,9 @@ class Translations:
                 compared.setdefault(tp, set()).add((position, offset))
         if not new:
             return
-        self._started(new)
         self.topic_ids = {**self._topic_ids({tp.topic for tp in new}), **self.topic_ids}
         earliest = {tp: min(offset for _, offset in pairs) for tp, pairs in compared.items()}
-        for one in self._progress(self._translator.translate(new, self.rename, earliest), len(new)):
+        for one in self.translate(new, earliest):
             for position, offset in compared.get(one.source, ()):
                 self._differences[one.source, position, offset] = one.difference(position, offset)
             found, digest = one.translations, one.digest
@@ -344,10 +381,6 @@ class Translations:
         """Returns the numbers of records that a group repeats and skips if it resumes at ``committed`` in the target
         instead of a position in the source; None if they are not known, or were not loaded."""
         return self._differences.get((tp, position, committed))
-
-    def source_topics(self) -> Collection[str]:
-        """Returns the topics of the source. Raises `Unreachable`, `TimedOut`."""
-        return self._translator.source_topics()
 
     def keep(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
         """Removes the translations that longer logs may change: all but the answers for ``positions`` that may be
