@@ -16,22 +16,33 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 RECORDS = 100
 
 
+def producer_at(bootstrap: str) -> Producer:
+    """A producer that writes each record once and in order, although a broker under load answers late."""
+    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+
+
+def must_arrive(error: object, _message: Message) -> None:
+    """Raises the error of a record from `flush`, which counts a lost record as done."""
+    assert error is None, error
+
+
 class TwoClusters:
     """Cluster A with records, and cluster B, to which `copy` copies them."""
 
     def __init__(self, a: str, b: str, make_topic: MakeTopic) -> None:
         self.a, self.b, self.make_topic = a, b, make_topic
-        self._to_b = Producer({"bootstrap.servers": b})
+        self._to_b = producer_at(b)
 
     def topic(self, name: str, partitions: int = 1, *, copy: str | None = None, partitions_of_copy: int = 0) -> str:
         """Creates the topic at A, with records in each partition, and an empty one at B."""
         self.make_topic(name, partitions, bootstrap=self.a)
         self.make_topic(copy or name, partitions_of_copy or partitions, bootstrap=self.b)
-        producer = Producer({"bootstrap.servers": self.a})
+        producer = producer_at(self.a)
         for partition in range(partitions):
             for number in range(RECORDS):
                 headers: list[Any] = [("trace", str(number))]
-                producer.produce(name, f"record {number}", f"key {partition} {number}", partition, headers=headers)
+                key = f"key {partition} {number}"
+                producer.produce(name, f"record {number}", key, partition, must_arrive, headers=headers)
         assert producer.flush(60) == 0
         return name
 
@@ -50,18 +61,18 @@ class TwoClusters:
         consumer.assign([Position(topic, partition, start)])
         found: list[Message] = []
         while len(found) < stop - start:
-            found += consumer.consume(stop - start - len(found), 10)
+            found += [one for one in consumer.consume(stop - start - len(found), 10) if one.error() is None]
         consumer.close()
         for one in found:
             headers: list[Any] = [*(one.headers() or ()), ("x-original-offset", str(one.offset()))]
             time = one.timestamp()[1]
-            self._to_b.produce(to or topic, one.value(), one.key(), at, timestamp=time, headers=headers)
+            self._to_b.produce(to or topic, one.value(), one.key(), at, must_arrive, timestamp=time, headers=headers)
         assert self._to_b.flush(60) == 0
 
     def foreign(self, topic: str, count: int, partition: int = 0) -> None:
         """Writes records to B that A does not hold."""
         for number in range(count):
-            self._to_b.produce(topic, f"foreign {number}", partition=partition)
+            self._to_b.produce(topic, f"foreign {number}", partition=partition, on_delivery=must_arrive)
         assert self._to_b.flush(60) == 0
 
     def commit(
