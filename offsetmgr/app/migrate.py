@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -112,6 +111,21 @@ class PlanSelection(NamedTuple):
 
 
 ALL: Final = PlanSelection()
+
+
+class StepScope(NamedTuple):
+    """The plan of a step, the groups to which the step is limited, how it connects, and its reason in the operation
+    log. Functions also take the path of a plan in place of it."""
+
+    path: Path
+    selection: PlanSelection = ALL
+    sides: SideSettings | None = None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, plan: StepScope | str | Path) -> StepScope:
+        """Returns ``plan`` as a scope."""
+        return plan if isinstance(plan, StepScope) else cls(Path(plan))
 
 
 class PlanInputs(NamedTuple):
@@ -256,17 +270,10 @@ def _with_planned_topics(plans: Iterable[GroupPlan], topics: TopicMatches, where
 class _Step:
     """A plan with its journal, its stores, and the groups to which a step is limited."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        path: Path,
-        selection: PlanSelection,
-        sides: SideSettings | None,
-        *,
-        newest: bool = False,
-    ) -> None:
+    def __init__(self, connections: Connections, scope: StepScope, *, newest: bool = False) -> None:
         """With ``newest``, a plan that was renewed stands for the newest one."""
         connections.require_open()
+        path, selection, sides, _ = scope
         self.connections, self.ui, self.arguments = connections, connections.ui, sides.arguments if sides else {}
         self.plan, self.state = open_renewed(path) if newest else open_plan(path)
         if (new := self.plan.path) != path:
@@ -341,11 +348,8 @@ def _counter(ui: Ui, what: str, total: int) -> Iterator[Callable[[GroupOutcome],
 
 def apply(
     connections: Connections,
-    path: Path,
-    selection: PlanSelection = ALL,
+    scope: StepScope,
     *,
-    sides: SideSettings | None = None,
-    reason: str = "",
     wait_empty_s: float = 0.0,
     accept_stale: bool = False,
     if_unchanged: bool = False,
@@ -366,7 +370,7 @@ def apply(
 
     if accept_stale and if_unchanged:
         raise UsageError(Advice("{if_unchanged} and {accept_stale}"), "are both given", "only one of them")
-    step = _Step(connections, path, selection, sides)
+    step = _Step(connections, scope)
     plan, state, header = step.plan, step.state, step.plan.header
     check_endpoint("target", header.target, step.stores.target)
     require_comparison(plan)
@@ -382,7 +386,7 @@ def apply(
         step.ui.note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
     any_runs = step.warn_of_running(group.name for group in plan.groups_of(step.only) if is_waiting(group, state))
     if not accept_stale:
-        named = {"output": "FILE", **selection.arguments, **step.arguments}
+        named = {"output": "FILE", **scope.selection.arguments, **step.arguments}
         renew_again = Invocation("migrate renew", (str(plan.path),), named)
         stale = "" if if_unchanged else "; or write the old offsets with {accept_stale}"
         hint = Advice("plan them again: {}" + stale, renew_again)
@@ -393,16 +397,14 @@ def apply(
     if planned.writes:
         step.ui.confirm(f"write {count_of(planned.writes, 'offset')} to {header.target.uri}?")
     report = ApplyReport(planned=planned, resumed=bool(state.apply.written))
-    run = PlanRun("apply", step.only, reason, step.arguments, wait_empty_s=wait_empty_s)
+    run = PlanRun("apply", step.only, scope.reason, step.arguments, wait_empty_s=wait_empty_s)
     with step.writer(run, step.stores.target, report) as (writer, state):
         report.operation = writer.identity["operation"]
         write(plan, state, writer, logs)
     return report
 
 
-def refresh(
-    connections: Connections, path: Path, *, sides: SideSettings | None = None, reason: str = ""
-) -> RefreshReport:
+def refresh(connections: Connections, scope: StepScope) -> RefreshReport:
     """Commits the present Kafka offsets of the plan's groups again, so that they do not expire.
 
     Raises `UsageError` for a target whose offsets do not expire, and the errors of `apply`.
@@ -410,7 +412,7 @@ def refresh(
     from offsetmgr.migration.apply import check_endpoint, require_comparison
     from offsetmgr.migration.refresh import renew_retention
 
-    step = _Step(connections, path, ALL, sides)
+    step = _Step(connections, scope._replace(selection=ALL))
     header, target = step.plan.header, step.stores.target
     check_endpoint("target", header.target, target)
     require_comparison(step.plan)
@@ -418,7 +420,7 @@ def refresh(
     step.ui.confirm(f"commit the present offsets of the plan's groups in {header.target.uri} again?")
     with (
         step.stores.legacy_members() as members,
-        step.writer(PlanRun("refresh", reason=reason), target, Report()) as (writer, state),
+        step.writer(PlanRun("refresh", reason=scope.reason), target, Report()) as (writer, state),
     ):
         report = renew_retention(step.plan, state, writer, members)
     if header.retention_ms is not None:
@@ -427,16 +429,10 @@ def refresh(
 
 
 def renew(
-    connections: Connections,
-    path: Path,
-    new_path: Path,
-    selection: PlanSelection = ALL,
-    *,
-    sides: SideSettings | None = None,
-    if_ahead: AheadPolicy | None = None,
+    connections: Connections, scope: StepScope, new_path: Path, *, if_ahead: AheadPolicy | None = None
 ) -> WrittenPlan | None:
     """Plans the groups again that apply has not begun, with their present offsets, and writes the plan to the new file
-    ``new_path``, with a copy of the journal. It replaces the plan ``path``.
+    ``new_path``, with a copy of the journal. It replaces the plan.
 
     Returns None if an earlier call had written ``new_path`` and was killed, so that only its end was missing. Raises
     the errors of `offsetmgr.migration.renewal.renew`.
@@ -444,9 +440,9 @@ def renew(
     from offsetmgr.migration.renewal import finish_renewal
     from offsetmgr.migration.renewal import renew as plan_again
 
-    if finish_renewal(PlanFile(path), new_path):
+    if finish_renewal(PlanFile(scope.path), new_path):
         return None
-    step = _Step(connections, path, selection, sides)
+    step = _Step(connections, scope)
     header = step.plan.header
     options = replace(header.options, if_ahead=if_ahead or header.options.if_ahead)
     with step.stores.planner(options, header.translate) as planner:
@@ -454,17 +450,15 @@ def renew(
         return plan_again(step.plan, planner, new_path, step.only)
 
 
-def verify(
-    connections: Connections, path: Path, selection: PlanSelection = ALL, *, sides: SideSettings | None = None
-) -> VerifyResults:
+def verify(connections: Connections, scope: StepScope) -> VerifyResults:
     """Reads both stores again, and compares every partition with the plan. Changes nothing. Groups of the source that
-    are not in the plan are compared too, unless ``selection`` limits the groups.
+    are not in the plan are compared too, unless a selection limits the groups.
 
     Raises `PlanError` if a store is not the planned one, `Unreachable`, `TimedOut`, also during the iteration.
     """
     from offsetmgr.migration.verify import VerifyResults
 
-    step = _Step(connections, path, selection, sides)
+    step = _Step(connections, scope)
     verifier = step.stores.verifier(step.plan, step.state)
     verifier.only, verifier.summary.is_translated = step.only, step.stores.translates
     step.announce()
@@ -474,13 +468,10 @@ def verify(
 
 def rollback(
     connections: Connections,
-    path: Path,
-    selection: PlanSelection = ALL,
+    scope: StepScope,
     *,
-    sides: SideSettings | None = None,
     run: str | None = None,
     allow_rewind: bool = False,
-    reason: str = "",
     wait_empty_s: float = 0.0,
 ) -> RollbackReport:
     """Restores the offsets that apply overwrote, and deletes those that it created; with ``run``, only those of the run
@@ -494,7 +485,7 @@ def rollback(
     """
     from offsetmgr.migration.rollback import Rollback, RollbackReport
 
-    step = _undo_step(connections, path, selection, sides, run)
+    step = _undo_step(connections, scope, run)
     plan, target, ui, only = step.plan, step.stores.target, step.ui, step.only
     report = RollbackReport(planned=plan.summary.groups, plan=plan.path, target=target.uri, whole=only is None)
     step.announce()
@@ -512,7 +503,7 @@ def rollback(
         for text in checks.warnings():
             connections.warn(text)
         ui.confirm(f"roll back {count_of(len(changed_groups), 'group')}?")
-    undo = PlanRun("undo", only, reason, undoes_run=run or "", wait_empty_s=wait_empty_s)
+    undo = PlanRun("undo", only, scope.reason, undoes_run=run or "", wait_empty_s=wait_empty_s)
     with step.writer(undo, target, report) as (writer, state):
         report.recorded = len(state.apply.intents)
         restore = Rollback(plan, state, target, only, state.run(run), allow_rewind)
@@ -539,18 +530,12 @@ class RollbackPlan(NamedTuple):
 
 
 def preview_rollback(
-    connections: Connections,
-    path: Path,
-    selection: PlanSelection = ALL,
-    *,
-    sides: SideSettings | None = None,
-    run: str | None = None,
-    allow_rewind: bool = False,
+    connections: Connections, scope: StepScope, *, run: str | None = None, allow_rewind: bool = False
 ) -> RollbackPlan:
     """Returns what `rollback` would do with the same arguments. Changes nothing. Raises the errors of `rollback`."""
     from offsetmgr.migration.rollback import Rollback
 
-    step = _undo_step(connections, path, selection, sides, run)
+    step = _undo_step(connections, scope, run)
     step.announce()
     one_run = step.state.run(run)
     found = list(Rollback(step.plan, step.state, step.stores.target, step.only, one_run, allow_rewind).preview())
@@ -561,12 +546,10 @@ def preview_rollback(
     return RollbackPlan(partitions, warnings)
 
 
-def _undo_step(
-    connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None, run: str | None
-) -> _Step:
-    """Returns the newest plan of a migration with the groups to roll back: those of ``selection`` that the run of apply
+def _undo_step(connections: Connections, scope: StepScope, run: str | None) -> _Step:
+    """Returns the newest plan of a migration with the groups to roll back: those of the selection that the run of apply
     has changed; all groups of the selection without a run."""
-    step = _Step(connections, path, selection, sides, newest=True)
+    step = _Step(connections, scope, newest=True)
     if (one_run := step.state.run(run)) is None:
         return step
     changed = frozenset(one_run.written)
@@ -590,25 +573,23 @@ def _log_checks(step: _Step) -> OutsideLogChecks:
 
 def plan_reverse(
     connections: Connections,
-    path: Path,
+    scope: StepScope,
     new_path: Path,
-    selection: PlanSelection = ALL,
     *,
-    sides: SideSettings | None = None,
     allow_rewind: bool = False,
     if_ahead: AheadPolicy | None = None,
 ) -> WrittenPlan:
     """Plans the way back after the groups have consumed from the target: writes a plan to the new file ``new_path``
     that copies the target's present offsets to the source.
 
-    ``sides`` are those of the plan ``path``. ``allow_rewind`` also copies offsets that were rewound in the target.
+    The sides are those of the plan. ``allow_rewind`` also copies offsets that were rewound in the target.
     ``if_ahead`` is the caller's word for offsets that are ahead in the source. Raises `PlanError` if the file exists,
     `OtherCluster`, `Unreachable`, `TimedOut`.
     """
     from offsetmgr.migration.planner import WrittenPlan
     from offsetmgr.migration.rollback import ReversePlanner, reverse_choice, reverse_options
 
-    step = _Step(connections, path, selection, sides, newest=True)
+    step = _Step(connections, scope, newest=True)
     options = reverse_options(step.plan, step.only, if_ahead)
     translate = reverse_choice(step.plan)
     stores = translating(connections, step.stores.reversed(), translate, _PLAN_WITH)
@@ -637,15 +618,7 @@ class FinalizeRules(NamedTuple):
     delete_source: bool = False
 
 
-def finalize(
-    connections: Connections,
-    path: Path,
-    selection: PlanSelection = ALL,
-    *,
-    sides: SideSettings | None = None,
-    rules: FinalizeRules | None = None,
-    reason: str = "",
-) -> FinalizeReport:
+def finalize(connections: Connections, scope: StepScope, *, rules: FinalizeRules | None = None) -> FinalizeReport:
     """Verifies again, checks for members that commit to the source alone, and records the end in the journal.
 
     A selection of groups is finalized group by group: ``blocked`` of the report has the reason of each group that does
@@ -659,24 +632,24 @@ def finalize(
     from offsetmgr.migration.verify import Status
 
     rules, deletion = rules or FinalizeRules(), Report()
-    step = _Step(connections, path, selection, sides)
+    step = _Step(connections, scope)
     plan, state = step.plan, step.state
     verifier = step.stores.verifier(plan, state)
     if step.only is None and (state.finalized or state.undo.done or state.undo.written) and not state.is_rolled_back:
         step.only = frozenset(group.name for group in plan.groups() if not state.is_group_rolled_back(group.name))
     verifier.only = step.only
-    scope = step.announce()
+    counts = step.announce()
     if rules.delete_source:
-        copied = count_of(sum(n for action, n in scope.actions.items() if action != "target-only"), "offset")
+        copied = count_of(sum(n for action, n in counts.actions.items() if action != "target-only"), "offset")
         step.ui.confirm(f"after the checks, remove up to {copied} from {plan.header.source.uri}?")
     elif state.finalized_at is None:
-        groups = count_of(scope.groups, "group")
+        groups = count_of(counts.groups, "group")
         step.ui.confirm(f"after the checks, record in the journal that the migration of {groups} has ended?")
     window = ObservationWindow(rules.window_s, waiting=connections.waits.for_commits)
     thresholds = EvidenceThresholds(accept_idle=rules.accept_idle)
     gate = step.stores.member_gate(plan, rules.delete_source, thresholds, window)
     accept = (Status.REFUSED,) if rules.accept_refused else ()
-    with step.writer(PlanRun("delete", step.only, reason), verifier.source, deletion) as (writer, state):
+    with step.writer(PlanRun("delete", step.only, scope.reason), verifier.source, deletion) as (writer, state):
         remover = writer if rules.delete_source else None
         work = Finalization(verifier, state, writer.journal, gate, remover, accept, rules.accept_unseen)
         report = work.run()
@@ -854,17 +827,10 @@ def readiness(
     return check(connections, uris, selection, topics, rules=rules, rename=rename, sides=sides and sides[:2])
 
 
-def status(
-    connections: Connections,
-    plan: str | Path,
-    selection: PlanSelection = ALL,
-    *,
-    window_s: float | None = None,
-    sides: SideSettings | None = None,
-) -> FleetStatus:
+def status(connections: Connections, scope: StepScope, *, window_s: float | None = None) -> FleetStatus:
     """Returns the state of the selected groups of a plan, with their obstacles and next steps. It comes from the plan,
     its journal, and the state files of bounces that are not finished. With ``window_s``, the servers are asked too, and
-    live members are watched for at most this time in seconds. ``sides`` are the settings of the source and the target.
+    live members are watched for at most this time in seconds.
 
     Raises `GroupNotFound` and `UsageError` for groups and waves that the plan does not have, `PlanError`,
     `JournalError`, `Unreachable` and `TimedOut`.
@@ -875,13 +841,12 @@ def status(
     from offsetmgr.migration.location import group_statuses
     from offsetmgr.migration.observation import ObservationWindow
 
-    file, state = open_plan(Path(plan))
-    only, live = select_groups(*selection, file), None
+    step, live = _Step(connections, scope), None
+    file, state, only = step.plan, step.state, step.only
     if window_s is not None:
-        stores = SourceAndTarget.of_plan(connections, file.header, sides and sides[:2])
         connections.ui.note(f"asking the servers, and watching live members for up to {window_s:g} s")
         window = ObservationWindow(window_s, waiting=connections.waits.for_commits)
-        live = stores.fleet_view(file, state, window).observe(only)
+        live = step.stores.fleet_view(file, state, window).observe(only)
     bounces = open_bounces(file.groups_of(only), file.header, OperationLog().operations())
     found = group_statuses(file, state, only, live, bounces)
     return FleetStatus(file, state, scope_line(file, summary_of(file, only)), found, live is not None)
@@ -977,8 +942,11 @@ def cutover(
     def plan_group(path: Path, of_group: PlanOptions, rules: TranslationRules) -> PlanFile:
         return plan(connections, source, target, path, of_group, sides=sides, inputs=PlanInputs(translate=rules)).file
 
-    steps = (partial(one, connections, sides=sides, reason=reason) for one in (apply, rollback))
-    return CutoverRun(connections, pair, state, options, plan_group, *steps).run(selection, arguments, execute=execute)
+    def on_plan(step: Callable[[Connections, StepScope], Report]) -> Callable[[Path], Report]:
+        return lambda path: step(connections, StepScope(path, ALL, sides, reason))
+
+    steps = plan_group, on_plan(apply), on_plan(rollback)
+    return CutoverRun(connections, pair, state, options, *steps).run(selection, arguments, execute=execute)
 
 
-accept_names(globals(), GroupSelection=GroupSelection.of, PlanSelection=PlanSelection.of)
+accept_names(globals(), GroupSelection=GroupSelection.of, PlanSelection=PlanSelection.of, StepScope=StepScope.of)

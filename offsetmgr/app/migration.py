@@ -180,7 +180,8 @@ class Migration(Closeable):
     ) -> _T:
         """Executes a step with the given groups of the plan, until ``stop`` returns True."""
         self._connections.ui = _StoppedBy(stop)
-        return step(self._connections, self._plan.path, groups, sides=self._sides, **options)
+        scope = migrate.StepScope(self._plan.path, migrate.PlanSelection.of(groups), self._sides)
+        return step(self._connections, scope, **options)
 
     def verify(self, *, groups: GroupsArgument | None = None) -> VerifyResults:
         """Reads both stores again, and compares every partition with the plan. Changes nothing. ``groups`` is as in
@@ -221,9 +222,8 @@ class Migration(Closeable):
         `PlanError` if the file exists, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
         sides, path = self._sides, Path(path)
-        migrate.plan_reverse(
-            self._connections, self._plan.path, path, sides=sides, allow_rewind=allow_rewind, if_ahead=if_ahead
-        )
+        scope = migrate.StepScope(self._plan.path, sides=sides)
+        migrate.plan_reverse(self._connections, scope, path, allow_rewind=allow_rewind, if_ahead=if_ahead)
         return Migration(path, replace(self._config, source=sides.target, target=sides.source))
 
     def finalize_groups(

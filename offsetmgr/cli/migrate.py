@@ -166,14 +166,11 @@ def plan_command(
     )
     sides = connect.sides(configs)
     inputs = migrate.PlanInputs(partition_map, waves, selects_waves, translation.chosen(translate), window_s)
-    if draft_partition_map is not None:
-        draft = draft_partition_map
+    if (draft := draft_partition_map) is not None:
         failed = migrate.draft_partition_map(connect, from_, to, draft, options, sides=sides, inputs=inputs)
-        note(f"draft written to {draft_partition_map}; nothing was changed")
-        note(
-            'next: correct it, set "confirmed_by" to your name, then: '
-            "offsetmgr migrate plan ... --partition-map FILE -o PLAN"
-        )
+        note(f"draft written to {draft}; nothing was changed")
+        then = "offsetmgr migrate plan ... --partition-map FILE -o PLAN"
+        note(f'next: correct it, set "confirmed_by" to your name, then: {then}')
         exit_with(report_and_exit_code(failed))
         return
     assert output is not None  # either the draft map or the plan file is given
@@ -226,10 +223,11 @@ def apply_command(
     from offsetmgr.app import migrate
 
     sides, selection = connect.sides(configs), scope.selection()
+    step = migrate.StepScope(plan_path, selection, sides, flags.reason or "")
     if refresh and selection != migrate.ALL:
         raise UsageError("--refresh", "renews all groups of the plan", "leave out --group, --wave and --exclude-group")
     if refresh:
-        refreshed = migrate.refresh(connect, plan_path, sides=sides, reason=flags.reason or "")
+        refreshed = migrate.refresh(connect, step)
         _notes(refreshed.lines())
         if refreshed.interrupted:
             left = "the journal records the renewed groups; run the same command again to renew all"
@@ -237,14 +235,7 @@ def apply_command(
         fail_if(not refreshed.ok)
         return
     report = migrate.apply(
-        connect,
-        plan_path,
-        selection,
-        sides=sides,
-        reason=flags.reason or "",
-        wait_empty_s=wait_empty_s,
-        accept_stale=accept_stale,
-        if_unchanged=if_unchanged,
+        connect, step, wait_empty_s=wait_empty_s, accept_stale=accept_stale, if_unchanged=if_unchanged
     )
     plan, planned, followups = (str(plan_path),), report.planned, {**selection.arguments, **sides.arguments}
     _notes(report.lines("written"))
@@ -283,7 +274,7 @@ def renew_command(
 
     sides, selection = connect.sides(configs), scope.selection()
     following = Invocation("migrate apply", (str(output),), {**selection.arguments, **sides.arguments})
-    done = migrate.renew(connect, plan_path, output, selection, sides=sides, if_ahead=if_ahead)
+    done = migrate.renew(connect, migrate.StepScope(plan_path, selection, sides), output, if_ahead=if_ahead)
     if done is None:
         note(f"an earlier run had written {output} and was killed; it is complete now, and {plan_path} is replaced")
         note(Advice("next: {}", following))
@@ -356,7 +347,7 @@ def status_command(
         return one.next.command_line(of_members if bounces else of_plan) or None
 
     sides = None if window_s is None else connect.sides(configs)  # only the servers need the settings
-    found = migrate.status(connect, plan_path, scope.selection(), window_s=window_s, sides=sides)
+    found = migrate.status(connect, migrate.StepScope(plan_path, scope.selection(), sides), window_s=window_s)
     if page is not None:
         _write_page(page(*found.page(SystemClock().now_ms())), output)
         return
@@ -435,7 +426,7 @@ def verify_command(
     from offsetmgr.app import migrate
 
     sides, selection = connect.sides(configs), scope.selection()
-    checked = migrate.verify(connect, plan_path, selection, sides=sides)
+    checked = migrate.verify(connect, migrate.StepScope(plan_path, selection, sides))
     everything = all_rows or not format.for_people
     # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these
     # offsets, and lists them only with --all.
@@ -513,7 +504,8 @@ def rollback_command(
     """
     from offsetmgr.app import migrate
 
-    sides, selection = connect.sides(configs), scope.selection()
+    sides = connect.sides(configs)
+    step = migrate.StepScope(plan_path, scope.selection(), sides, flags.reason or "")
     if reverse_plan is None and (allow_rewind or if_ahead is not None):
         option = "--allow-rewind" if allow_rewind else "--if-ahead"
         raise UsageError(option, "works only with --reverse-plan: a rollback restores the before-image")
@@ -521,9 +513,7 @@ def rollback_command(
         given = {"--force": force, "--wait-empty": wait_empty_s > 0, "--run": run, "--dry-run": dry_run}
         for name in filter(given.get, given):
             raise UsageError(name, "has no effect with --reverse-plan, which writes only a plan")
-        back = migrate.plan_reverse(
-            connect, plan_path, reverse_plan, selection, sides=sides, allow_rewind=allow_rewind, if_ahead=if_ahead
-        )
+        back = migrate.plan_reverse(connect, step, reverse_plan, allow_rewind=allow_rewind, if_ahead=if_ahead)
         _notes(back.lines())
         note(f"reverse plan written to {reverse_plan}; nothing was changed")
         arguments = connect.repeated(*reversed(configs))  # the sides are exchanged
@@ -531,18 +521,9 @@ def rollback_command(
         end_of_planning(back.file.summary, following, failed=back.file.summary.actions["refuse-lost"])
         return
     if dry_run:
-        _show_preview(migrate.preview_rollback(connect, plan_path, selection, sides=sides, run=run, allow_rewind=force))
+        _show_preview(migrate.preview_rollback(connect, step, run=run, allow_rewind=force))
         return
-    report = migrate.rollback(
-        connect,
-        plan_path,
-        selection,
-        sides=sides,
-        run=run,
-        allow_rewind=force,
-        reason=flags.reason or "",
-        wait_empty_s=wait_empty_s,
-    )
+    report = migrate.rollback(connect, step, run=run, allow_rewind=force, wait_empty_s=wait_empty_s)
     _show_rollback(
         report, sides.arguments, connect.undo_options(report.target, configs.to_command_config), one_run=bool(run)
     )
@@ -624,9 +605,8 @@ def finalize_command(
     from offsetmgr.app import migrate
 
     rules = migrate.FinalizeRules(window_s, accept_idle, accept_refused, accept_unseen, delete_source)
-    sides = connect.sides(configs)
-    reason = flags.reason or ""
-    report = migrate.finalize(connect, plan_path, scope.selection(), sides=sides, rules=rules, reason=reason)
+    step = migrate.StepScope(plan_path, scope.selection(), connect.sides(configs), flags.reason or "")
+    report = migrate.finalize(connect, step, rules=rules)
     _notes(report.lines())
     if (deleted := report.deleted) is not None:
         _notes(deleted.lines("removed from the source"))
@@ -851,13 +831,13 @@ def _worded(value: object) -> object:
     return for_command_line(value) if isinstance(value, Advice) else value or None
 
 
+SIDES: Final = tuple(Column(side, right=True, rank=WHOLE_RANK) for side in ("source", "target"))
 STEP_COLUMNS: Final = (
     Column("group"),
     Column("target_group", optional=True, rank=WHOLE_RANK),
     *PARTITION,
     Column("action"),
-    Column("source", right=True, rank=WHOLE_RANK),
-    Column("target", right=True, rank=WHOLE_RANK),
+    *SIDES,
     Column("after", right=True, rank=11),
     Column("note", optional=True),
 )
@@ -865,8 +845,7 @@ STEP_COLUMNS: Final = (
 TRANSLATED_COLUMNS: Final = (
     *STEP_COLUMNS[:-5],
     Column("action", rank=1),
-    Column("source", right=True, rank=11),
-    Column("target", right=True, rank=12),
+    *SIDES,
     Column("after", right=True),
     Column("source_topic", optional=True, rank=13),
     Column("verdict"),
@@ -882,8 +861,7 @@ VERIFY_COLUMNS: Final = (
     Column("status"),
     Column("evidence", rank=12),
     Column("expected", right=True, rank=11),
-    Column("source", right=True, rank=WHOLE_RANK),
-    Column("target", right=True, rank=WHOLE_RANK),
+    *SIDES,
     Column("log_end", right=True, rank=13),
     Column("detail", optional=True),
 )

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from in_process import command, rows
 from reported_logs import Reported, report_log
 
 from offsetmgr.cli.app import run
-from offsetmgr.cli.migrate import STEP_COLUMNS, TRANSLATED_COLUMNS, TRANSLATED_VERIFY_COLUMNS, VERIFY_COLUMNS
 from offsetmgr.cli.render import (
     NAME_RANK,
     WHOLE_RANK,
@@ -67,17 +66,6 @@ def test_a_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch
     write_rows(COLUMNS, [ROW], OutputFormat.TABLE)
     assert capsys.readouterr().out.splitlines()[1].endswith(f"consumer-billing-service-7  /10.1.2.3  {MEMBER}")
     set_wide(False)
-
-
-@pytest.mark.parametrize("columns", [STEP_COLUMNS, TRANSLATED_COLUMNS, VERIFY_COLUMNS, TRANSLATED_VERIFY_COLUMNS])
-def test_a_plan_of_long_names_fits_80_columns(columns: Sequence[Column], capsys, monkeypatch) -> None:
-    use_terminal(monkeypatch)
-    names = [column.name for column in columns]
-    row = dict.fromkeys(names, 1234567) | {"action": "refuse-unsupported-target", "status": "below-log-start"}
-    row |= {"group": "payments-consumer-eu", "target_group": "payments-consumer-us", "topic": "orders-by-customer"}
-    row |= {"partition": 7, "verdict": "bracketed", "note": "one word, and others", "detail": "one word, and others"}
-    write_rows(columns, [[row[name] for name in names]], OutputFormat.TABLE)
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_a_wide_terminal_and_a_pipe_show_everything(capsys, monkeypatch) -> None:
