@@ -239,7 +239,7 @@ def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, opera
     assert operator.run("--max-behind", 10, "--wait", 6) == ("1 ready", behind)
     # Too little that may be read
     shown = command(*operator.arguments("--max-read", 100), code=1).stderr
-    assert f"next: group {group}: a larger --max-read reads further back" in shown
+    assert f"next: group {group}: --max-read 1MB reads far enough" in shown
     assert operator.run("--max-behind", 30) == ("5 started at the target", "no consumer at the target")
 
 
