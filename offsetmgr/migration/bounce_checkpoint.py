@@ -226,9 +226,8 @@ def default_state_file(
     one group, a finished bounce is enough. ``members`` returns the live members of a group."""
 
     def is_over(states: Sequence[BounceState]) -> bool:
-        if any(state.finished_ms is None for state in states):
-            return False
-        return not several or not all(is_unchanged(state, members(state.group)) for state in states)
+        finished = all(state.finished_ms is not None for state in states)
+        return finished and not (several and all(is_unchanged(state, members(state.group)) for state in states))
 
     for number in count(2):
         path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")

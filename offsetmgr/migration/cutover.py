@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -360,9 +361,9 @@ class Cutover:
             self.state.save(self._path)
 
     def _round(self) -> list[CutoverStatus]:
-        resumed = dict(filter(None, map(self._resume, self.names)))
+        resumed = {name: gate for name in self.names if (gate := self._resume(name))}
         self._remove_static_members()
-        self._everybody: dict[str, list[str]] | None = None
+        self._users = cache(self._read_users)
         first = self._look()
         self._pause()
         second = self._look()
@@ -675,23 +676,23 @@ class Cutover:
         path.unlink(missing_ok=True)  # a run was killed before it knew of the plan
         return path
 
-    def _resume(self, name: str) -> tuple[str, ClosedGate] | None:
-        """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the name
-        with its closed gate; None if no run was killed there, or the group begins again."""
+    def _resume(self, name: str) -> ClosedGate | None:
+        """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the
+        closed gate; None if no run was killed there, or the group begins again."""
         saved = self._groups[name]
         if saved.undoing:
-            return name, ClosedGate(Gate.WRITTEN, "an undo was stopped before its end", Advice("add {undo=True}"))
+            return ClosedGate(Gate.WRITTEN, "an undo was stopped before its end", Advice("add {undo=True}"))
         if saved.step != Gate.TRANSLATED:
             return None
         if not self._execute:
             then = Advice("add {execute=True} to continue")
-            return name, ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
+            return ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
         begun = self._has_begun(saved)
         now, members = self._source_now(name)
         if begun and not members and Reads(now, now).positions == saved.source:
-            return name, self._apply(name, saved)
+            return self._apply(name, saved)
         if problem := self._undo(saved):
-            return name, ClosedGate(Gate.WRITTEN, problem, "run the same command again")
+            return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
         self._begin_again(name, saved)
         return None
 
@@ -715,7 +716,7 @@ class Cutover:
         if gate := uneven(one, Gate.PRODUCERS_STOPPED):
             return gate
         if not ended:
-            left = self._users(name).difference(self._moved(groups), self.options.excused)
+            left = set(self._users().get(name, ())).difference(self._moved(groups), self.options.excused)
             gate = waits_for_groups(left, self._shares)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
@@ -763,14 +764,9 @@ class Cutover:
         done = {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING and not saved.back}
         return {name for name in done if name not in groups or not members_text(groups[name].members[0])}
 
-    def _users(self, topic: str) -> set[str]:
-        """Returns the groups of the source with offsets or members in the topic. Reads all groups once a round."""
-        if self._everybody is None:
-            self._everybody = self._read_users()
-        return set(self._everybody.get(topic, ()))
-
     def _read_users(self) -> dict[str, list[str]]:
-        """Returns the groups that use each topic of the cutover, and finds the share groups among them."""
+        """Returns the groups of the source with offsets or members in each topic, and finds the share groups among
+        them. Reads all groups, so a round calls it once, if at all."""
         store, cluster = self._source.store, self._source.cluster
         kinds = cluster.group_kinds()
         shares = [name for name, kind in kinds.items() if kind.type == "share"]

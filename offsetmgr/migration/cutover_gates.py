@@ -286,7 +286,8 @@ def left_source(one: GroupObservation, planned: Positions, written: Positions) -
     if text := members_text(one.members[0]):
         then = f"stop the consumers of group {one.name} at the source"
         return ClosedGate(Gate.STARTED, f"at the source, {text}", then)
-    if (text := moved_on(one, planned)) and not _consumed(one, written):
+    consumed = any(one.target.positions.get(tp, 0) > offset for tp, offset in written.items())
+    if (text := moved_on(one, planned)) and not consumed:
         again = "stop its consumers in both clusters, take it back with {undo=True}, and run the command again"
         return ClosedGate(Gate.STARTED, f"it committed after the write: {text}", Advice(again))
     return None
@@ -298,10 +299,6 @@ def moved_on(one: GroupObservation, planned: Positions) -> str:
         if (was := planned.get(tp, "no offset")) != offset:
             return f"{tp} is at {offset} at the source, and was translated at {was}"
     return ""
-
-
-def _consumed(one: GroupObservation, written: Positions) -> bool:
-    return any(one.target.positions.get(tp, 0) > offset for tp, offset in written.items())
 
 
 def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
