@@ -17,18 +17,35 @@ from offsetmgr.app.translation import translating
 from offsetmgr.app.ui import Interrupted as Interrupted
 from offsetmgr.app.ui import Ui
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.config.user_directories import state_directory
 from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions as CutoverOptions
 from offsetmgr.core.document import time_text
-from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
+from offsetmgr.core.errors import (
+    FileFailure,
+    GroupNotFound,
+    JournalError,
+    OffsetMgrError,
+    TimedOut,
+    Unreachable,
+    UsageError,
+)
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
-from offsetmgr.core.selection import GroupsArgument, GroupSelection, accept_names, is_pattern, literal_pattern
+from offsetmgr.core.selection import (
+    ALL_GROUPS,
+    ALL_TOPICS,
+    GroupsArgument,
+    GroupSelection,
+    accept_names,
+    is_pattern,
+    literal_pattern,
+)
 from offsetmgr.migration.journaled_writer import PlanRun, journaled_writer, open_plan, open_renewed
 from offsetmgr.migration.journaled_writer import Report as Report
 from offsetmgr.migration.plan import (
@@ -810,8 +827,8 @@ def readiness(
     connections: Connections,
     source: str,
     target: str,
-    selection: GroupSelection | None = None,
-    topics: TopicSelection | None = None,
+    selection: GroupSelection = ALL_GROUPS,
+    topics: TopicSelection = ALL_TOPICS,
     *,
     rules: TranslationRules | None = None,
     rename: Mapping[str, str] = MappingProxyType({}),
@@ -821,10 +838,40 @@ def readiness(
     The arguments are those of `offsetmgr.app.offsets.diff_translated`. A complete check is saved in the state
     directory. If a cluster does not respond, returns the saved one, with the error as ``silent``; without one, raises
     the error, with the reason as its hint (`Unreachable`, `TimedOut`). Raises the errors of `diff_translated`."""
-    from offsetmgr.app.readiness import check
+    from offsetmgr.app.offsets import diff_translated
+    from offsetmgr.app.readiness import living_in_target
+    from offsetmgr.translation.readiness import LastReadiness, Readiness
 
     uris = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
-    return check(connections, uris, selection, topics, rules=rules, rename=rename, sides=sides and sides[:2])
+    configs, began_ms = sides and sides[:2], SystemClock().now_ms()
+    rules = (rules or TranslationRules())._replace(lost=True)
+    named = {"rename": tuple(f"{old}={new}" for old, new in rename.items()), "rename_topic": rules.topics}
+    arguments = {**selection.arguments, "topic": tuple(topics.texts), **named, "accept": rules.accepts}
+    last = LastReadiness(state_directory() / "readiness", uris, arguments)
+    stores = SourceAndTarget(connections, *uris, configs)
+    origins, silent = stores.origins()
+    if silent is not None:
+        return last.instead(silent, origins)
+    clusters = {side: origin.name for side, origin in origins.items()}
+    checked = Readiness(*uris, began_ms, clusters, arguments)
+    failure: OffsetMgrError | None = None
+    try:
+        found = diff_translated(connections, *uris, selection, topics, rules=rules, rename=rename, sides=configs)
+        living = living_in_target(stores, rename, found)
+        checked = checked.of(found.of_groups, found.lacking, found.errors, living)
+    except (Unreachable, TimedOut) as error:
+        failure = error
+    if not checked.is_complete:
+        origins, silent = stores.origins()
+        if (lost := silent or failure) is not None:
+            return last.instead(lost, origins)
+        connections.warn("not saved as the last known state, because not everything could be read")
+        return checked
+    try:
+        last.save(checked)
+    except FileFailure as error:
+        connections.warn(f"not saved as the last known state: {error}")
+    return checked
 
 
 def status(connections: Connections, scope: StepScope, *, window_s: float | None = None) -> FleetStatus:
