@@ -1,4 +1,4 @@
-"""Which groups live in the target already, for `offsetmgr.app.migrate.readiness`."""
+"""Finds the groups that live in the target already, for `offsetmgr.app.migrate.readiness`."""
 
 from __future__ import annotations
 
