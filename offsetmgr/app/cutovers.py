@@ -70,7 +70,7 @@ class CutoverRun:
         if options.undo and not path.exists():
             raise UsageError(f"state file {path}", "does not exist, so no group can be taken back", "check its name")
         if options.undo and options.back_of:
-            raise UsageError("an undo and a way back", "are both given", "give one of them")
+            raise UsageError(Advice("{undo=True} and {back_of}"), "are both given", "give one of them")
 
     def run(self, selection: GroupSelection, arguments: dict[str, Argument], *, execute: bool) -> CutoverReport:
         """Returns where everything stands. ``arguments`` are those of a further call."""
@@ -84,7 +84,10 @@ class CutoverRun:
             run = Cutover((source, target), self._path, actions, self._options, execute=execute)
             self._rules, self._renames = run.options.rules, run.options.renames
             run.names = self._selected(selection, run)
-            ui.note(Advice("{} -> {}: {}", pair.source.uri, pair.target.uri, way_back_text(run.state.way_back)))
+            back_of = run.state.back_of and f"the way back of {run.state.back_of}"
+            ui.note(
+                Advice("{} -> {}: {}", pair.source.uri, pair.target.uri, back_of or way_back_text(run.state.way_back))
+            )
             standings = run.undo() if self._options.undo else run.run()
         rules = self._rules
         named: dict[str, Argument] = {

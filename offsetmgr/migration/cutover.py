@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeGuard, TypeVar
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import by_key
@@ -306,10 +306,16 @@ class Cutover:
                 continue
             deadline = deadline or time.monotonic() + self.options.wait_s
             left = deadline - time.monotonic()
-            closed = [f"{one.step} of {one.kind} {one.name}: {one.gate.why}" for one in found if one.gate]
+            closed = [
+                f"{one.step} of {one.kind} {one.name}: {one.gate.why}" for one in found if self._may_open(one.gate)
+            ]
             if not closed or not self._execute or left <= 0 or self._actions.stop():
                 return found
             self._actions.note(f"waiting up to {left:.0f} s at step {closed[0]}")
+
+    def _may_open(self, gate: ClosedGate | None) -> TypeGuard[ClosedGate]:
+        """Whether a wait may open a gate. It does not replace the operator's word that the replicator is stopped."""
+        return gate is not None and (gate.step is not Gate.REPLICATOR or self.options.replicator_stopped)
 
     def undo(self) -> list[CutoverStatus]:
         """Takes back the groups that have not consumed at the target."""
@@ -603,7 +609,7 @@ class Cutover:
 
     def _note(self, name: str, one: GroupObservation, gate: ClosedGate | None) -> str:
         saved = self._groups[name]
-        moved = moved_on(one, saved.source) if saved.step >= Gate.WRITTEN else ""
+        moved = moved_on(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
         since = (text := self._since.get(name)) and f"another program has committed since the last run: {text}"
         repeated = moved and f"records are repeated: {moved}"
@@ -721,7 +727,10 @@ class Cutover:
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
                 (Gate.COPIED, copied(one)),
-                (Gate.REPLICATOR, replicator_stopped(one, is_stopped=self.options.replicator_stopped)),
+                (
+                    Gate.REPLICATOR,
+                    replicator_stopped(one, self.state.way_back, is_stopped=self.options.replicator_stopped),
+                ),
             ):
                 if closed is not None:
                     return closed

@@ -397,9 +397,11 @@ def left_behind(one: TopicObservation) -> str:
     return f"not at the target: {_named(texts)}" if texts else ""
 
 
-def replicator_stopped(one: TopicObservation, *, is_stopped: bool) -> ClosedGate | None:
+def replicator_stopped(one: TopicObservation, way_back: ReverseReplicator, *, is_stopped: bool) -> ClosedGate | None:
     stop = f"stop the replication of topic {one.name} to the target"
     if not is_stopped:
+        if way_back is ReverseReplicator.RUNNING:
+            stop = f"{stop}; start the reverse one, and wait until it has begun at the end of {one.target}"
         then = Advice("{}; then add {replicator_stopped=True}", stop)
         return ClosedGate(Gate.REPLICATOR, "you have not said that the replicator is stopped", then)
     if grown := _grown(one.target_logs):
@@ -472,8 +474,9 @@ class CutoverReport(NamedTuple):
         ways_back = [
             f"Before step {Gate.MOVING.text}: {commands['undo']}",
             f"From then on: {commands['back']}",
-            f"After step {Gate.PRODUCING.text}: {for_command_line(way_back_text(self.way_back))}",
         ]
+        if any(one.kind == "topic" for one in self.statuses):
+            ways_back.append(f"After step {Gate.PRODUCING.text}: {for_command_line(way_back_text(self.way_back))}")
         return [
             SectionTitle("Progress"),
             Table(columns, states),
