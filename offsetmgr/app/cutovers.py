@@ -13,9 +13,10 @@ from offsetmgr.app.translation import open_translations
 from offsetmgr.app.ui import Ui, interrupted_as
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.cutover_options import CutoverOptions
-from offsetmgr.core.errors import Conflict, GroupActive, JournalError, PlanError, UsageError
+from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, JournalError, PlanError, UsageError
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.offset_store import AheadPolicy
+from offsetmgr.core.plurals import SHOWN, list_of
 from offsetmgr.core.selection import GroupSelection, literal_pattern
 from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.scan import choose_groups, require_known
@@ -115,18 +116,27 @@ class CutoverRun:
         source, cluster, known = self._pair.source, self._pair.clusters()[0], run.state.groups
         names = choose_groups(source, selection)
         names = sorted({*names, *(name for name in known if selection.matches(name))})
+        named = {*known, *(selection.patterns or ())}
+        if (moved := run.moved_before()) is not None and (others := sorted(set(names).difference(named, moved))):
+            names = [name for name in names if name not in others]
+            text = f"the first cutover has not moved {list_of(others, SHOWN)}"
+            if not names:
+                raise GroupNotFound("the way back", text, "name a group that it has moved", groups=others)
+            self._connections.ui.note(f"left out: {text}")
         found = {one.name for one in source.scan(names) if one.offsets or one.errors or one.error}
         require_known([source], [name for name in names if name not in found and name not in known])
+        excusable = {*cluster.group_kinds(), *known, *run.state.excused}
         for argument, given, meant, possible in (
             ("{output_topic} {}", self._options.outputs, "no selected group", names),
             ("{rename} {}", self._options.renames, "no selected group", names),
-            ("{excuse} {}", self._options.excused, "no group of the source", {*cluster.group_kinds(), *known}),
+            ("{excuse} {}", self._options.excused, "no group of the source", excusable),
         ):
             if others := sorted(set(given).difference(possible)):
                 raise UsageError(Advice(argument, others[0]), f"{meant} has this name", "check the name")
         topics = cluster.topics()
         TopicRenames(self._options.rules.topics).require_matches(topics, topics)
-        return [name for name in names if name in found or name in known]
+        run.state.excused = sorted({*run.state.excused, *self._options.excused})
+        return [name for name in names if name in found or name in named]
 
     def _translations(self, back: bool) -> Translations:
         return open_translations(self._connections, self._pair, self._rules._replace(back=back))

@@ -120,7 +120,8 @@ class TopicState:
 
 @dataclass(slots=True)
 class CutoverState:
-    """Everything that the next run needs. ``clusters`` are the ids of the source's cluster and of the target's."""
+    """Everything that the next run needs. ``clusters`` are the ids of the source's cluster and of the target's, and
+    ``excused`` the groups of the source that a run has excused."""
 
     clusters: tuple[str, str]
     topic_rules: tuple[str, ...] = ()
@@ -128,8 +129,14 @@ class CutoverState:
     back_of: str = ""
     way_back: ReverseReplicator = ReverseReplicator.NONE
     outputs: dict[str, Sequence[str]] = field(default_factory=dict)
+    excused: list[str] = field(default_factory=list)
     groups: dict[str, GroupState] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
+
+    def moved(self) -> dict[str, str]:
+        """Returns the groups whose offsets may be at the target and that did not go back, with their names there."""
+        moved = (name for name, one in self.groups.items() if one.step and not one.back)
+        return {name: self.renames.get(name, name) for name in moved}
 
     def save(self, path: Path) -> None:
         """Replaces the file atomically. Raises `FileFailure`."""
@@ -283,6 +290,10 @@ class Cutover:
         state.outputs = {**state.outputs, **options.outputs}
         return options._replace(rules=options.rules._replace(topics=topics), renames=renames, outputs=state.outputs)
 
+    def moved_before(self) -> set[str] | None:
+        """Returns the groups that the first cutover has moved; None if this is no way back."""
+        return None if self._first is None else set(self._first.moved().values())
+
     # --- the run -----------------------------------------------------------------------------------
 
     def run(self) -> list[CutoverStatus]:
@@ -291,8 +302,8 @@ class Cutover:
         deadline = 0.0
         if self._first is not None:
             self._find_producers(self._first)
-        elif not any(one.step for one in self.state.groups.values()):
-            self._refuse_way_back()
+        else:
+            self._refuse_moved()
         self._groups = {name: self.state.groups.setdefault(name, GroupState()) for name in self.names}
         while True:
             try:
@@ -405,21 +416,27 @@ class Cutover:
         while (left := end - time.monotonic()) > 0 and not self._actions.stop():
             time.sleep(min(left, 0.2))
 
-    def _refuse_way_back(self) -> None:
-        """Raises `GateRefused` if a state file in the same directory has moved a selected group from the target."""
-        ids = self.state.clusters[::-1]
-        for path in sorted(self._path.absolute().parent.glob(f"*{self._path.suffix}")):
+    def _refuse_moved(self) -> None:
+        """Raises `GateRefused` if another state file in the directory has moved a group that begins here, from the
+        target or to it."""
+        ids, groups = self.state.clusters, self.state.groups
+        begin = {name for name in self.names if not groups.get(name, GroupState()).step}
+        own = self._path.absolute()
+        for path in sorted(own.parent.glob(f"*{own.suffix}")):
             try:
-                first = CutoverState.load(path) if path.stat().st_size < _MAX_STATE_BYTES else None
+                other = CutoverState.load(path) if path.stat().st_size < _MAX_STATE_BYTES else None
             except OffsetMgrError:  # another file
                 continue
-            if first is None or first.clusters != ids:
+            if other is None or path == own:
                 continue
-            moved = [name for name, saved in first.groups.items() if saved.step and not saved.back]
-            if both := sorted({first.renames.get(name, name) for name in moved}.intersection(self.names)):
-                why = f"{path} moved group {both[0]} to {self._source.store.uri}"
-                hint = "to go back, add {back_of} {}; otherwise use a state file in another directory"
-                raise GateRefused(f"the way back to {self._target.store.uri}", why, Advice(hint, str(path)))
+            what, where = f"a second move to {self._target.store.uri}", self._target.store.uri
+            moved, hint = set(other.moved()), "to continue, use {state} {}"
+            if other.clusters != ids:
+                what, where = f"the way back to {self._target.store.uri}", self._source.store.uri
+                moved, hint = set(other.moved().values()), "to go back, add {back_of} {}"
+            if other.clusters in (ids, ids[::-1]) and (both := sorted(begin & moved)):
+                hint = Advice(f"{hint}; otherwise use a state file in another directory", str(path))
+                raise GateRefused(what, f"{path} moved group {both[0]} to {where}", hint)
 
     # --- observations ------------------------------------------------------------------------------
 
@@ -694,6 +711,10 @@ class Cutover:
             then = Advice("add {execute=True} to continue")
             return ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
         begun = self._has_begun(saved)
+        if begun and self._has_consumed(name, saved):
+            saved.step = Gate.WRITTEN
+            self._save()
+            return None
         now, members = self._source_now(name)
         if begun and not members and Reads(now, now).positions == saved.source:
             return self._apply(name, saved)
@@ -701,6 +722,16 @@ class Cutover:
             return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
         self._begin_again(name, saved)
         return None
+
+    def _has_consumed(self, name: str, saved: GroupState) -> bool:
+        """Whether the plan of a group was written, and no offset of the target is before the written one, and not all
+        of them are that one: consumers have started there."""
+        (found,) = self._target.store.scan([self._target_name(name)])
+        held = Reads(found, found).positions
+        beyond = [held.get(tp, -1) - offset for tp, offset in saved.written.items()]
+        plan = self._plan(saved)
+        wrote = plan.exists() and name in open_plan(plan)[1].apply.written
+        return wrote and min(beyond, default=0) >= 0 and any(beyond)
 
     def _plan(self, saved: GroupState) -> Path:
         return self._path.parent / saved.plan
@@ -723,7 +754,8 @@ class Cutover:
             return gate
         if not ended:
             left = set(self._users().get(name, ())).difference(self._moved(groups), self.options.excused)
-            gate = waits_for_groups(left, self._shares)
+            steps = {name: one.step for name, one in self.state.groups.items() if one.step >= Gate.WRITTEN}
+            gate = waits_for_groups(left, self._shares, steps)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
                 (Gate.COPIED, copied(one)),

@@ -168,6 +168,9 @@ def ready(one: GroupObservation, other_writer: str, max_behind: int, interval_s:
     closed = partial(ClosedGate, Gate.READY)
     if error := one.source.now.error or one.target.now.error:
         return closed(f"its offsets cannot be read: {error}", "run the same command again")
+    if not one.topics:
+        then = "wait for its first commit; if there will be none, leave the group out"
+        return closed("no offset of it is committed at the source", then)
     for topic in (*one.topics.values(), *one.outputs):
         if gate := uneven(topic, Gate.READY):
             return gate
@@ -337,18 +340,20 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     if not idle:
         return None
     text = f"no commit at the target beyond the written one in {_named(idle)}"
-    then = (
-        f"check that group {one.target_name} consumes there; stop it to delete offsets of topics that it does not read"
-    )
-    return ClosedGate(Gate.MOVING, text, then)
+    then = "wait until group {} commits there; if it does not read a topic any more, stop it, and delete the offset: {}"
+    return ClosedGate(Gate.MOVING, text, Advice(then, one.target_name, Invocation("offsets delete")))
 
 
 # The gates of a topic.
 
 
-def waits_for_groups(left: Collection[str], shares: Collection[str]) -> ClosedGate | None:
-    """Returns the groups ``left`` at the source, which hold up the producers of a topic. ``shares`` are share groups,
-    which cannot be moved."""
+def waits_for_groups(left: Collection[str], shares: Collection[str], written: Mapping[str, int]) -> ClosedGate | None:
+    """Returns the groups ``left`` that hold up the producers of a topic. ``shares`` are share groups, which cannot be
+    moved, and ``written`` has the last step of the groups whose offsets are at the target."""
+    moving = [f"{name} (at step {min(step + 1, Gate.MOVING)})" for name, step in written.items() if name in left]
+    if moving:
+        text = f"{count_of(len(moving), 'group')} not through: {_named(moving)}"
+        return ClosedGate(Gate.PRODUCERS_STOPPED, text, "let the groups that are written pass their steps first")
     if not left:
         return None
     named = [f"{name} (a share group)" if name in shares else name for name in sorted(left)]

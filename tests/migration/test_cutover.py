@@ -131,7 +131,9 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     assert operator.run() == ("5 started at the target", "no consumer at the target")
     # A consumer that has not committed is not moving
     with consumer(b, group, topic, 0):
-        assert operator.run() == ("6 moving", f"no commit at the target beyond the written one in {topic}-0")
+        found = operator.look("--execute")
+    assert found[group] == ("6 moving", f"no commit at the target beyond the written one in {topic}-0")
+    assert found[topic] == ("7 producers stopped", f"1 group not through: {group} (at step 6)")
     with consumer(b, group, topic, 50) as values:
         assert values[0] == b"record 50"
         # Both logs end with offsets that are no records
@@ -253,6 +255,13 @@ def test_a_group_must_have_stopped_at_the_source(clusters: TwoClusters, operator
     # A member, by the protocol's own description
     with consumer(a, group, topic, 0):
         assert operator.run()[1].startswith("1 member: rdkafka at 127.0.0.1")
+    # Without an offset, there is nothing to move: it has expired, or members have not committed
+    commit_deleted(clusters, group, topic)
+    operator.group = f"{unique}-new"
+    with consumer(a, operator.group, topic, 0):
+        assert operator.run("--group", group) == ("1 ready", "no offset of it is committed at the source")
+    clusters.commit(group, topic, {0: 50})
+    operator.group = group
     # An offset in an open transaction
     with pending_commit(a, group, topic, 0) as producer:
         assert operator.run() == ("2 stopped at the source", f"an open transaction holds an offset of {topic}-0")
@@ -338,7 +347,12 @@ def test_a_written_group_must_not_go_on_at_the_source(
     assert committed(f"kafka://{clusters.b}", group) == {0: 62}
     # A group that has consumed at the target goes on there, and is not taken back
     commit(f"kafka://{clusters.b}", group, topic, {0: 63})
-    operator.run()
+    # Also if the command was killed before it knew that it had written the offsets
+    state = json.loads(operator.state.read_text())
+    state["groups"][group]["step"] = 3
+    operator.state.write_text(json.dumps(state))
+    clusters.commit(group, topic, {0: 56})
+    assert operator.run()[0] == "5 started at the target"
     with consumer(clusters.b, group, topic, 44):
         clusters.commit(group, topic, {0: 56})
         assert operator.run() == ("through", "")
@@ -439,8 +453,22 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
     # which the first cutover left, is no other writer's
     produce(clusters.a, topic, *map(str, range(30)))
     way_back = ("--back-of", operator.state)
-    assert operator.run(*way_back, state=back, back=True) == ("5 started at the target", "no consumer at the target")
+    # A group that was moved is moved only with its state, also if another group moves the other way
+    state = json.loads(operator.state.read_text())
+    state |= {"clusters": state["clusters"][::-1], "groups": {"another": {"step": 5}}}
+    (other := operator.home / "other.json").write_text(json.dumps(state))
+    for options in ({"state": other, "back": True}, {"state": back}):
+        shown = command(*operator.arguments("--execute", **options), code=1).stderr
+        assert f"{operator.state} moved group {group} to" in shown
+    # A pattern means only groups that the first cutover has moved
+    commit(f"kafka://{clusters.b}", f"{unique}-native", topic, {0: 23})
+    pattern = ("--group", f"{unique}*")
+    assert operator.run(*way_back, *pattern, state=back, back=True) == (
+        "5 started at the target",
+        "no consumer at the target",
+    )
     assert committed(f"kafka://{clusters.a}", group) == {0: 70}
+    assert committed(f"kafka://{clusters.a}", f"{unique}-native") == {}
     with consumer(clusters.a, group, topic, 1):
         assert operator.look(state=back, back=True, code=0) == {group: ("through", "")}
     # The first cutover does not go on without the group
@@ -516,7 +544,9 @@ def test_producers_wait_for_all_groups_of_the_source(clusters: TwoClusters, oper
         admin = AdminClient({"bootstrap.servers": clusters.a})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
         why = f"{topic} has 2 partitions at the source, and {topic} has 1 at the target"
-        assert operator.topic() == ("7 producers stopped", why)
+        # A group that an earlier run excused may be gone
+        commit_deleted(clusters, f"{unique}-stays", topic)
+        assert operator.topic(*stays) == ("7 producers stopped", why)
 
 
 def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
