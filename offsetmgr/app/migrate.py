@@ -754,8 +754,8 @@ def mirror(
     ui, clock = connections.ui, SystemClock()
     planner = Planner(stores.source, stores.target, options, clock, translate=settings.translate)
     with connections.refusing("migrate mirror", stores.source.uri):
-        names, refresh_s = _announce_mirror(ui, stores, planner)
-    ui.confirm(f"copy to {stores.target.uri} until stopped?")
+        names, refresh_s = _announce_mirror(ui, stores, planner, once=settings.once)
+    ui.confirm(f"copy to {stores.target.uri}{'' if settings.once else ' until stopped'}?")
     path = settings.before_image or default_image_path("migrate mirror")
     images = MirrorImages(stores.source, stores.target, options, path, planner.crossing)
     images.on_durable = lambda path: ui.note(f"before-images: {path}")
@@ -791,13 +791,13 @@ def _translate_rounds(running: Mirror, translations: Translations, images: Mirro
     ui.note(f"reads both logs every {running.idle_s:g} s, from their ends back to the positions that moved")
 
 
-def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner) -> tuple[list[str], float]:
+def _announce_mirror(ui: Ui, stores: SourceAndTarget, planner: Planner, *, once: bool) -> tuple[list[str], float]:
     """Notes what a mirror copies. Returns the groups, and the interval in seconds at which the mirror commits its
     offsets again. Raises `OtherCluster`, and an error if a selected topic matches no offset of the groups."""
     header, names = planner.header(), planner.selected_groups()
     _require_topics(stores.source, planner.options, names)
     moved = f"{stores.source.uri} -> {stores.target.uri}"
-    ui.note(f"mirrors {count_of(len(names), 'group')}, forward only: {moved}; Ctrl-C ends it")
+    ui.note(f"mirrors {count_of(len(names), 'group')}, forward only: {moved}{'' if once else '; Ctrl-C ends it'}")
     for line in comparison_lines(header):
         ui.note(line)
     if (retention_ms := stores.retention_ms()) is None:

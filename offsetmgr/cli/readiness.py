@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -95,8 +96,10 @@ def readiness_command(
     code = report_and_exit_code([checked.silent] if checked.silent else checked.errors)
     for line in checked.lines(SystemClock().now_ms()):
         note(line)
-    ready = not code and checked.is_ready(max_repeats, max_lost)
-    note("ready" if ready else f"not ready, by --max-repeats {max_repeats} and --max-lost {max_lost}")
+    ready = replace(checked, silent=None).is_ready(max_repeats, max_lost)
+    then = " then" if checked.silent else ""
+    note(f"ready{then}" if ready else f"not ready{then}, by --max-repeats {max_repeats} and --max-lost {max_lost}")
+    ready = ready and not code
     if not ready and checked.silent is None:
         arguments = {"from": from_, "to": to, "translate": "auto", **checked.arguments, **sides.arguments}
         note(Advice("next: {}", Invocation("offsets diff", (), arguments)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
@@ -70,6 +71,10 @@ def up(
     mirror: Annotated[
         bool, flag("--mirror", "Also start MirrorMaker 2, which copies topics and groups from A to B.")
     ] = False,
+    mirror_config: Annotated[
+        list[str] | None,
+        opt("--mirror-config", "NAME=VALUE", "A setting of MirrorMaker: sync.group.offsets.enabled=false; repeatable."),
+    ] = None,
     old_consumers: Annotated[
         int,
         opt("--old-consumers", "N", "Also start N real old consumers of --group.", min=0),
@@ -101,6 +106,9 @@ def up(
         raise UsageError("--mirror", "needs two clusters", "add --clusters 2")
     if mirror and not kraft and broker_version < "2":
         raise UsageError("--mirror", "needs brokers from 2.1 on", "add --broker-version 2.8.2 or leave it out")
+    config = _settings(mirror_config or ())
+    if config and not mirror:
+        raise UsageError("--mirror-config", "needs a MirrorMaker", "add --clusters 2 --mirror")
     from offsetmgr.sandbox import SampleGroup
 
     sandbox = _sandbox(state)
@@ -113,8 +121,16 @@ def up(
             sandbox.start_old_consumers(sample, note)
     if mirror:
         with interrupted_as("the sandbox is up; MirrorMaker is not running"):
-            sandbox.start_mirror(note)
+            sandbox.start_mirror(note, config)
     _print_env(sandbox)
+
+
+def _settings(words: Collection[str]) -> dict[str, str]:
+    """Returns settings by name. Raises `UsageError`."""
+    for word in words:
+        if "=" not in word:
+            raise UsageError(word, "is not a setting", "write NAME=VALUE")
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 @app.command()
@@ -128,13 +144,7 @@ def restart(
     The settings can be one argument, as in: offsetmgr runbook bounce --command 'offsetmgr sandbox restart {member}
     {settings}'.
     """
-    pairs: dict[str, str] = {}
-    for word in " ".join(settings).split():
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise UsageError(word, "is not a setting", "write NAME=VALUE")
-        pairs[name] = value
-    restarted = _sandbox(state).restart_old_consumer(member, pairs, note)
+    restarted = _sandbox(state).restart_old_consumer(member, _settings(" ".join(settings).split()), note)
     note(f"{restarted.name} is now {restarted.details['member_id']}")
 
 

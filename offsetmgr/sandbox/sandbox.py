@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from offsetmgr.core.advice import Advice
@@ -144,9 +145,10 @@ class Sandbox:
                 raise
             return True
 
-    def start_mirror(self, progress: Progress = silent) -> bool:
+    def start_mirror(self, progress: Progress = silent, config: Mapping[str, object] = MappingProxyType({})) -> bool:
         """Starts a MirrorMaker from cluster A to cluster B of a running sandbox. It copies all topics without a change
-        of their names, and the offsets of all groups. A MirrorMaker that has ended starts again in its old directory.
+        of their names, and the offsets of all groups, unless ``config`` has other properties. A MirrorMaker that has
+        ended starts again in its old directory.
 
         Returns True if this call started it, False if it was already running. Raises `SandboxError`.
         """
@@ -164,7 +166,7 @@ class Sandbox:
                 source=state.bootstrap,
                 target=state.bootstrap_b,
                 # MirrorMaker stores this topic in cluster A, which rejects writes to topics with too few replicas.
-                config={"offset-syncs.topic.replication.factor": min(3, state.brokers)},
+                config={"offset-syncs.topic.replication.factor": min(3, state.brokers), **config},
                 detached=True,
             )
             mirror.on_launch = lambda it: self._record(it, partial(ServerRecord, _MIRROR, _MIRROR, MIRROR_VERSION))

@@ -61,10 +61,11 @@ def test_the_command_starts_two_clusters_and_a_mirror_and_stops_them(directory: 
     state.mirror.ref.signal_group(signal.SIGKILL)
     until(lambda: "mirror-maker" in run("status --format csv", code=1).stdout)
     fill(a, "orders", 5, 5)
-    again = run("up --clusters 2 --mirror")
+    again = run("up --clusters 2 --mirror --mirror-config sync.group.offsets.enabled=false")
     assert again.stdout == exported
     assert "the sandbox was up already\nstarting MirrorMaker from cluster A to cluster B\n" in again.stderr
     until(lambda: ends(b, "orders", 2) >= [35, 25])
+    assert "sync.group.offsets.enabled=false\n" in next(directory.rglob("mm2.properties")).read_text()
     assert run("status").returncode == 0
     assert "it has 1 Kafka 3.9.1 broker and cluster B, not 1 Kafka" in run("up", code=1).stderr
     # Then `down` stops all processes

@@ -190,6 +190,7 @@ def test_the_command_line_of_a_directory_without_a_sandbox(tmp_path: Path) -> No
     run("up --old-consumers 2")
     run("up --old-consumers 2 --group g --topic t --kraft")
     assert run("up --mirror") == ("", "error: --mirror: needs two clusters\nhint: add --clusters 2\n")
+    assert run("up --mirror-config a=b").stderr.startswith("error: --mirror-config: needs a MirrorMaker\n")
     assert run("up --clusters 3") == ("", "error: cannot start 3 clusters: --clusters is 1 or 2\n")
     old = run("up --clusters 2 --mirror --broker-version 0.10.2.2").stderr
     assert old.startswith("error: --mirror: needs brokers from 2.1 on\n")

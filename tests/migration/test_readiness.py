@@ -209,6 +209,7 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
     assert err.startswith(f"error: the source kafka://{clusters.a} does not respond: ")
     ago = rf"as of \d+-\d\d-\d\d \d\d:\d\d UTC, [\d.]+ \w+ ago, if kafka://{clusters.a} had been lost then:"
     assert re.search(ago, err) and "1 group would repeat 3 records" in shown(err)
+    assert err.endswith("\nready then\n")
     text, _ = check(clusters, unique, *bounds, "--format", "prometheus")
     found = {one.name: one.samples[0].value for one in text_string_to_metric_families(text)}
     assert [*found] == [one.name for one in openmetrics.text_string_to_metric_families(text)]
