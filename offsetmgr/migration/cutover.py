@@ -44,14 +44,16 @@ from offsetmgr.migration.cutover_gates import (
     LogRanges,
     Reads,
     TopicObservation,
+    ahead,
     copied,
     difference,
-    end_of,
+    ends_of,
     left_behind,
     left_source,
     members_text,
     moved_on,
     moving,
+    no_copies,
     not_started,
     other_offset,
     places_text,
@@ -67,11 +69,12 @@ from offsetmgr.migration.cutover_gates import (
     without_offset,
 )
 from offsetmgr.migration.journaled_writer import open_plan
-from offsetmgr.migration.plan import Action, GroupPlan
+from offsetmgr.migration.plan import Action, GroupPlan, PlanFile
 from offsetmgr.migration.progress import journal_path
+from offsetmgr.migration.rollback import skipped_on_the_way_back
 from offsetmgr.migration.state_file import StateFileFormat
-from offsetmgr.segments.batch_reader import batches
 from offsetmgr.translation.alignment import Verdict
+from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
 from offsetmgr.translation.translator import TranslatedOffset, Translations
 
 OPERATION: Final = "migrate cutover"
@@ -111,22 +114,24 @@ class GroupState:
 @dataclass(slots=True)
 class TopicState:
     """The progress of a topic. When the replicator had stopped, ``ends`` were the ends of the target's logs, by
-    partition of the target, and ``source_end`` the sum of those of the source."""
+    partition of the target, and ``source_ends`` those of the source's."""
 
     step: int = 0
     ends: dict[str, int] = field(default_factory=dict)
-    source_end: int = 0
+    source_ends: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class CutoverState:
     """Everything that the next run needs. ``clusters`` are the ids of the source's cluster and of the target's, and
-    ``excused`` the groups of the source that a run has excused."""
+    ``excused`` the groups of the source that a run has excused. ``copies`` are the topics of the source that are copies
+    of the target's."""
 
     clusters: tuple[str, str]
     topic_rules: tuple[str, ...] = ()
     renames: dict[str, str] = field(default_factory=dict)
     back_of: str = ""
+    copies: list[str] = field(default_factory=list)
     way_back: ReverseReplicator = ReverseReplicator.NONE
     outputs: dict[str, Sequence[str]] = field(default_factory=dict)
     excused: list[str] = field(default_factory=list)
@@ -247,7 +252,8 @@ class Cutover:
     def _find_producers(self, first: CutoverState) -> None:
         """Finds the topics whose producers write at the source. Raises `GateRefused` if records that were written after
         the first cutover are not at the target."""
-        after = set()
+        there = TopicRenames(first.topic_rules)
+        after = {*map(there, first.copies)}
         for name, topic in first.topics.items():
             ends = {_partition(tp): end for tp, end in topic.ends.items()}
             logs = self._source.cluster.log_ranges(ends).items()
@@ -259,14 +265,18 @@ class Cutover:
                     hint = Advice("{} run the first cutover with {way_back=running}", hint)
                     raise GateRefused(f"the way back to {self._target.store.uri}", why, hint)
             elif grown or topic.step >= Gate.PRODUCING:
-                after.add(TopicRenames(first.topic_rules)(name))
+                after.add(there(name))
         self._after = frozenset(after)
+        self._add_copies(map(there, first.topics))
+
+    def _add_copies(self, topics: Iterable[str]) -> None:
+        self.state.copies = sorted({*self.state.copies, *topics} - self._after)
 
     def _are_copies(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Whether the target has all records of the source from these positions on."""
-        if not positions:
-            return True
-        found = self._translated_by(next(iter(positions)).topic)
+        found = self._actions.translations(True)
+        for tp in positions:
+            found.partitions.pop(tp, None)
         found.load(positions.items())
         return all(found.partitions[tp].lacking == 0 for tp in positions)
 
@@ -276,7 +286,8 @@ class Cutover:
         state, first = self.state, self._first
         if first is not None and not state.groups:
             there = TopicRenames(first.topic_rules)
-            topics_ = dict.fromkeys((*first.topics, *(one for found in first.outputs.values() for one in found)))
+            outputs = (one for found in first.outputs.values() for one in found)
+            topics_ = dict.fromkeys((*first.topics, *first.copies, *outputs))
             state.topic_rules = tuple(f"{re.escape(there(name))}={name}" for name in topics_)
             state.renames = {new: old for old, new in first.renames.items()}
             state.outputs = {first.renames.get(one, one): [*map(there, found)] for one, found in first.outputs.items()}
@@ -400,6 +411,7 @@ class Cutover:
             self._actions.confirm(f"write the offsets of {written}: {places}?")
             wrote = {name: self._write(name, groups[name]) for name in writable}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
+        self._add_copies(filter(self._is_back, observed))
         for topic in sorted(filter(self._has_steps, observed)):
             gate = self._topic(topic, observed[topic], groups)
             notes = left_behind(observed[topic]), self._missing_way_back(observed[topic]) * (gate is None)
@@ -528,7 +540,8 @@ class Cutover:
         wanted = {(tp, offset) for tp, offset in held if tp in look.source_logs}
         outputs = {topic.name for one in unwritten for topic in one.outputs}
         asked = outputs.union(*(one.topics for one in unwritten))
-        asked |= {name for name, one in topics.items() if self._has_steps(name) and not self._has_ended(one)}
+        self._ended = {name for name, one in topics.items() if self._has_ended(one)}
+        asked |= {name for name in topics if self._has_steps(name) and name not in self._ended}
         saved = (item for one in self.state.groups.values() for item in one.source.items())
         resumed = by_key((_partition(text), offset) for text, offset in saved)
         for tp, log in look.source_logs.items():
@@ -586,7 +599,7 @@ class Cutover:
     def _group(self, name: str, one: GroupObservation) -> ClosedGate | None:
         saved = self._groups[name]
         if saved.back:
-            then = Advice("to move it again, name a new {state} file")
+            then = Advice("to move it again, name a new {state} file, and add {back_of} {}", saved.back)
             return ClosedGate(Gate.MOVING, f"it went back by the cutover with state file {saved.back}", then)
         if saved.step >= Gate.WRITTEN:
             gate = left_source(one, saved.source, saved.written)
@@ -605,18 +618,18 @@ class Cutover:
         removed = {*self._removed.get(name, ()), *saved.alive}
         saved.alive = sorted(removed.intersection(static_members(one.members[0])))
         gate = ready(one, writer, self.options.max_behind, self.options.interval_s)
-        gate = gate or stopped(one, saved.alive) or translated(one)
+        gate = gate or stopped(one, saved.alive) or translated(one) or (None if self._rewinds(one) else ahead(one))
         saved.places = "" if gate else places_text([one])
         return gate or ClosedGate(
             Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
         )
 
     def _other_writer(self, saved: GroupState, one: GroupObservation) -> str:
-        """Names an offset in the target that another program has written lately. A dry run keeps no state, so a change
-        since the last run with ``execute`` is only a note of it."""
+        """Names an offset in the target that another program has written lately, or that the first run finds there. A
+        dry run keeps no state, so a change since the last run with ``execute`` is only a note of it."""
         now_ms = SystemClock().now_ms()
-        earlier = saved.seen if saved.seen is not None else self._first_offsets(one)
-        since = "" if earlier is None else difference(earlier, one.target.positions)
+        earlier = saved.seen if saved.seen is not None else self._first_offsets(one) or {}
+        since = difference(earlier, one.target.positions)
         changed = difference(Reads(one.target.before, one.target.before).positions, one.target.positions)
         self._since[one.name] = "" if self._execute or changed else since
         if changed := changed or since * self._execute:
@@ -628,7 +641,7 @@ class Cutover:
         saved = self._groups[name]
         moved = moved_on(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
-        since = (text := self._since.get(name)) and f"another program has committed since the last run: {text}"
+        since = (text := self._since.get(name)) and f"another program has committed at the target: {text}"
         repeated = moved and f"records are repeated: {moved}"
         return "; ".join(filter(None, (saved.places, repeated, doubt, since, without_offset(one) * bool(gate))))
 
@@ -637,33 +650,36 @@ class Cutover:
         saved = None if self._first is None else self._first.groups.get(one.target_name)
         return None if saved is None or saved.step < Gate.WRITTEN else saved.source
 
+    def _rewinds(self, one: GroupObservation) -> bool:
+        """Whether the target holds what the first cutover left there, which may go backwards."""
+        return one.target.positions == self._first_offsets(one)
+
     def _follow(self, tp: str, offset: int) -> bool:
-        """Returns whether a log of the target has a record at or after an offset. The markers of transactions are no
-        records. A log that cannot be read counts as one with records."""
+        """Returns whether a log of the target has a record at or after an offset that consumers get. Those of aborted
+        transactions are none, nor are markers. A log that cannot be read counts as one with records."""
         cluster, partition = self._target.cluster, _partition(tp)
         log = cluster.log_ranges([partition])[partition]
-        while isinstance(log, LogRange) and offset < log.end:
-            data = cluster.read_log(partition, max(offset, log.start), _LOOK_BYTES)
-            found = [] if isinstance(data, OffsetMgrError) else list(batches(data, offset))
-            if not found or any(batch.records for batch in found):
+        if not isinstance(log, LogRange):
+            return True
+        piece = Piece(log, max(offset, log.start), log.end, FingerprintRules(Equality.ALL, timestamps=False))
+        while piece.next_offset < piece.stop:
+            data = cluster.read_log(partition, piece.next_offset, _LOOK_BYTES)
+            if isinstance(data, OffsetMgrError) or not piece.add(data) or piece.committed().prints:
                 return True
-            offset = found[-1].last_offset + 1
-        return not isinstance(log, LogRange)
+        return False
 
     def _write(self, name: str, one: GroupObservation) -> ClosedGate | None:
         """Plans the group and applies the plan, unless the group has moved in the source meanwhile."""
         saved, path = self._groups[name], self._plan_path(name)
         back = any(self._is_back(topic) for topic in one.topics)
-        rewind = one.target.positions == self._first_offsets(one)
-        plan = self._actions.plan(name, path, back, rewind)
-        problems = [plan.error] if plan.error else []
-        ahead, larger = (
-            (Action.KEEP_NEWER, Action.REFUSE_REWIND),
-            "its offset at the target is larger; delete a useless one",
+        plan = self._actions.plan(name, path, back, self._rewinds(one))
+        problems: list[str] = [plan.error] if plan.error else []
+        kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
+        problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
+        problems += self._skipped(one, plan)
+        gate = ClosedGate(
+            Gate.TRANSLATED, Advice.joined(problems[:3]), "see the offsets of both clusters: offsets diff"
         )
-        left_out = (one for one in plan.steps if one.after is None or one.action in ahead)
-        problems += [f"{one.tp}: {larger if one.action in ahead else one.note}" for one in left_out]
-        gate = ClosedGate(Gate.TRANSLATED, "; ".join(problems[:3]), "see the offsets of both clusters: offsets diff")
         if not problems:
             now, members = self._source_now(name)
             text = members or Reads(one.source.now, now).changed()
@@ -683,6 +699,17 @@ class Cutover:
         """Returns the offsets of a group at the source, and the text about its members, which are read after them."""
         found = next(self._source.store.scan([name]))
         return found, members_text(self._source.describe([name])[name])
+
+    def _skipped(self, one: GroupObservation, plan: GroupPlan) -> list[str]:
+        """Names the records that a group never gets if it goes back, because the first cutover left them out."""
+        first = None if self._first is None else self._first.groups.get(one.target_name)
+        if first is None or not first.plan or Verdict.MISSING in self.options.rules.accepts:
+            return []
+        groups = PlanFile(Path(self.state.back_of).with_name(first.plan)).groups()
+        forward = {step.source_tp: step for group in groups for step in group.steps}
+        steps = [(step, forward[step.tp]) for step in plan.steps if step.tp in forward]
+        found = {step.tp: text for step, there in steps if (text := skipped_on_the_way_back(there, step))}
+        return [Advice("{}: {}; {accept=missing} skips them", str(tp), text) for tp, text in found.items()]
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:
         if problem := self._actions.apply(self._plan(saved)):
@@ -747,15 +774,18 @@ class Cutover:
 
     def _topic(self, name: str, one: TopicObservation, groups: Mapping[str, GroupObservation]) -> ClosedGate | None:
         saved = self.state.topics.setdefault(name, TopicState())
-        ended = self._has_ended(one)
+        ended = name in self._ended
         if ended and saved.step >= Gate.PRODUCING:
             return None
         if gate := uneven(one, Gate.PRODUCERS_STOPPED):
             return gate
         if not ended:
-            left = set(self._users().get(name, ())).difference(self._moved(groups), self.options.excused)
+            if saved.step >= Gate.REPLICATOR and self._has_way_back and self._has_new_records(one):
+                return no_copies(self._grown(one))
+            users = {*self._users().get(name, ()), *self._unread}
+            left = users.difference(self._moved(groups), self.options.excused)
             steps = {name: one.step for name, one in self.state.groups.items() if one.step >= Gate.WRITTEN}
-            gate = waits_for_groups(left, self._shares, steps)
+            gate = waits_for_groups(left, self._shares, self._unread, steps)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
                 (Gate.COPIED, copied(one)),
@@ -767,7 +797,7 @@ class Cutover:
                 if closed is not None:
                     return closed
                 saved.step = max(saved.step, step)
-            saved.source_end = end_of(one.source[1])
+            saved.source_ends = ends_of(one.source[1])
             if saved.step == Gate.REPLICATOR:
                 saved.ends = self._target_ends(one)
         if self._has_new_records(one):
@@ -778,11 +808,22 @@ class Cutover:
 
     def _has_ended(self, one: TopicObservation) -> bool:
         """Whether the replicator of a topic has stopped, and its source has no new record since. Only a reverse
-        replicator may write there, after the producers have started at the target."""
+        replicator may write there, after the producers have started at the target: copies of the target's records."""
         saved = self.state.topics.get(one.name, TopicState())
-        if saved.step < Gate.REPLICATOR or end_of(one.source[1]) <= saved.source_end:
+        grown = self._grown(one)
+        if saved.step < Gate.REPLICATOR or not grown:
             return saved.step >= Gate.REPLICATOR
-        return self.state.way_back is ReverseReplicator.RUNNING and self._has_new_records(one)
+        return self._has_way_back and self._has_new_records(one) and self._are_copies(grown)
+
+    @property
+    def _has_way_back(self) -> bool:
+        return self.state.way_back is ReverseReplicator.RUNNING
+
+    def _grown(self, one: TopicObservation) -> dict[TopicPartition, int]:
+        """Returns the partitions of the source with new records since the replicator had stopped, and from where."""
+        ends = self.state.topics.get(one.name, TopicState()).source_ends
+        logs = {tp: log for tp, log in one.source[1].items() if isinstance(log, LogRange)}
+        return {tp: max(log.start, at) for tp, log in logs.items() if log.end > (at := ends.get(str(tp), 0))}
 
     def _has_new_records(self, one: TopicObservation) -> bool:
         """Whether the target holds a record that was written since the replicator had stopped."""
@@ -796,8 +837,7 @@ class Cutover:
 
     def _missing_way_back(self, one: TopicObservation) -> str:
         """Returns the doubt about the operator's word that a reverse replicator runs."""
-        promised = self.state.way_back is ReverseReplicator.RUNNING
-        if promised and end_of(one.source[1]) <= self.state.topics[one.name].source_end:
+        if self._has_way_back and not self._grown(one):
             return "you said that a reverse replicator runs, but it has copied no record to the source yet"
         return ""
 
@@ -807,18 +847,24 @@ class Cutover:
 
     def _read_users(self) -> dict[str, list[str]]:
         """Returns the groups of the source with offsets or members in each topic, and finds the share groups among
-        them. Reads all groups, so a round calls it once, if at all."""
+        them, and the groups that cannot be read. Reads all groups, so a round calls it once, if at all."""
         store, cluster = self._source.store, self._source.cluster
         kinds = cluster.group_kinds()
         shares = [name for name, kind in kinds.items() if kind.type == "share"]
         names = {*store.groups(), *self._groups}
-        used = [(tp.topic, one.name) for one in store.scan(list(names)) for tp in (*one.offsets, *one.errors)]
+        scanned = list(store.scan(list(names)))
+        used = [(tp.topic, one.name) for one in scanned for tp in (*one.offsets, *one.errors)]
+        self._unread = {one.name: one.error for one in scanned if one.error is not None}
         for name, held in cluster.share_offsets(shares).items() if shares else ():
-            known = () if isinstance(held, OffsetMgrError) else (*held.offsets, *held.errors)
-            used += [(tp.topic, name) for tp in known]
+            if isinstance(held, OffsetMgrError):
+                self._unread[name] = held
+            else:
+                used += [(tp.topic, name) for tp in (*held.offsets, *held.errors)]
         for name, described in cluster.describe_groups([*names, *shares], every_kind=True).items():
-            members = () if isinstance(described, OffsetMgrError) else described.members
-            used += [(tp.topic, name) for member in members for tp in member.partitions]
+            if isinstance(described, OffsetMgrError):
+                self._unread[name] = described
+            else:
+                used += [(tp.topic, name) for member in described.members for tp in member.partitions]
         for name, saved in self._groups.items():
             used += [(_partition(tp).topic, name) for tp in saved.source]
         self._shares = frozenset(shares)

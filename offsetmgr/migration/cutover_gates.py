@@ -277,6 +277,21 @@ def places_text(groups: Iterable[GroupObservation]) -> str:
     return f"{text}; repeats at most {repeats}, skips {skips}"
 
 
+def ahead(one: GroupObservation) -> ClosedGate | None:
+    """Returns the partitions in which the target holds an offset beyond the translated one."""
+    found, there = [], one.target.positions
+    for tp, held in one.source.now.offsets.items():
+        place = one.topics[tp.topic].answer(tp, held.offset)
+        if isinstance(place, OffsetMgrError) or place.answer.offset is None:
+            continue
+        if (at := there.get(str(place.target), 0)) > place.answer.offset:
+            found.append(f"{place.target} ({at}, not {place.answer.offset})")
+    text = f"the target holds larger offsets than the translated ones: {_named(found)}"
+    then = "if group {} has consumed at the target, use its other {state} file, or leave it out with {excuse} {}; "
+    then = Advice(f"{then}delete these offsets only if it has not", one.target_name, one.name)
+    return ClosedGate(Gate.TRANSLATED, text, then) if found else None
+
+
 def without_offset(one: GroupObservation) -> str:
     """Names the partitions for which the group has no offset."""
     names = [tp for tp in one.partitions if tp not in one.source.now.offsets and tp not in one.source.now.errors]
@@ -347,16 +362,21 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
 # The gates of a topic.
 
 
-def waits_for_groups(left: Collection[str], shares: Collection[str], written: Mapping[str, int]) -> ClosedGate | None:
+def waits_for_groups(
+    left: Collection[str], shares: Collection[str], unread: Mapping[str, OffsetMgrError], written: Mapping[str, int]
+) -> ClosedGate | None:
     """Returns the groups ``left`` that hold up the producers of a topic. ``shares`` are share groups, which cannot be
-    moved, and ``written`` has the last step of the groups whose offsets are at the target."""
+    moved, ``unread`` those that cannot be read and may use the topic, and ``written`` has the last step of the groups
+    whose offsets are at the target."""
     moving = [f"{name} (at step {min(step + 1, Gate.MOVING)})" for name, step in written.items() if name in left]
     if moving:
         text = f"{count_of(len(moving), 'group')} not through: {_named(moving)}"
         return ClosedGate(Gate.PRODUCERS_STOPPED, text, "let the groups that are written pass their steps first")
     if not left:
         return None
-    named = [f"{name} (a share group)" if name in shares else name for name in sorted(left)]
+    kinds = dict.fromkeys(shares, " (a share group)")
+    kinds |= {name: f" (it may use the topic: {error})" for name, error in unread.items()}
+    named = [f"{name}{kinds.get(name, '')}" for name in sorted(left)]
     then = ["move these groups"] if set(left).difference(shares) else []
     if not set(left).isdisjoint(shares):
         then.append("let share groups acknowledge all records, and start them at the target before the producers")
@@ -373,6 +393,15 @@ def producers_stopped(one: TopicObservation) -> ClosedGate | None:
     if one.open:
         return ClosedGate(Gate.PRODUCERS_STOPPED, f"a transaction is open in {_named(one.open.values())}", stop)
     return None
+
+
+def no_copies(places: Mapping[TopicPartition, int]) -> ClosedGate:
+    """Returns the gate for records of the source that the reverse replicator has not copied from the target."""
+    text = _named(f"{tp} from {offset} on" for tp, offset in places.items())
+    text = f"records at the source that may be no copies of the target's: {text}"
+    return ClosedGate(
+        Gate.PRODUCERS_STOPPED, text, "stop what writes at the source, and copy these records to the target"
+    )
 
 
 def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None:
@@ -414,9 +443,9 @@ def replicator_stopped(one: TopicObservation, way_back: ReverseReplicator, *, is
     return None
 
 
-def end_of(logs: LogRanges) -> int:
-    """Returns the sum of the ends of logs."""
-    return sum(found.end for found in logs.values() if isinstance(found, LogRange))
+def ends_of(logs: LogRanges) -> dict[str, int]:
+    """Returns the ends of logs."""
+    return {str(tp): found.end for tp, found in logs.items() if isinstance(found, LogRange)}
 
 
 def _grown(reads: tuple[LogRanges, LogRanges]) -> list[str]:

@@ -345,14 +345,13 @@ def reverse_choice(plan: PlanFile) -> TranslationChoice | None:
     return rules._replace(topics=back, accepts=accepts, back=not rules.back)
 
 
-def _skipped_on_the_way_back(forward: PlanStep, back: PlanStep) -> str:
+def skipped_on_the_way_back(forward: PlanStep, back: PlanStep) -> str:
     """Returns the records that a group would never get if it goes back, because the copy lacked them; "" if none."""
     lacked = 0 if forward.origin is None else forward.origin.skips or 0
     if not lacked or forward.source is None or back.after is None or back.after.offset <= forward.source.offset:
         return ""
     records = f"the copy lacked {count_of(lacked, 'record')} from offset {forward.source.offset} on"
-    text = "{}, which {} skips; to skip them, plan the way back as another move: {}"
-    return Advice(text, records, back.after.offset, Invocation("migrate plan"))
+    return f"{records}, which {back.after.offset} skips"
 
 
 @dataclass(frozen=True)
@@ -413,8 +412,11 @@ class ReversePlanner:
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
                 steps[tp] = PlanStep(tp, Action.REFUSE_LOST, None, step.target if step else None, None, why)
-            elif step.action.writes and (skips := _skipped_on_the_way_back(one, step)):
-                steps[tp] = step._replace(action=Action.REFUSE_UNSURE, after=None, note=skips)
+            elif step.action.writes and (skips := skipped_on_the_way_back(one, step)):
+                another = Advice(
+                    "{}; to skip them, plan the way back as another move: {}", skips, Invocation("migrate plan")
+                )
+                steps[tp] = step._replace(action=Action.REFUSE_UNSURE, after=None, note=another)
         planned = tuple(steps[tp] for tp in sorted(steps))
         if any(step.action is not Action.TARGET_ONLY for step in planned):
             return replace(reverse, steps=planned)

@@ -157,13 +157,18 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     assert operator.topic(*last) == ("8 copied to the end", f"2 records of {topic}-0 not at the target")
     clusters.copy(topic, RECORDS + 4, RECORDS + 5)
     assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
+    # Nor is a record of a transaction that is aborted
+    abort(b, topic)
+    assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
     produce(b, topic, "first at the target")
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
     assert "you said that a reverse replicator runs, but it has copied no record" in operator.notes[topic]
     # Consumers and producers that come back at the source are named
     produce(clusters.a, topic, "too late")
     with consumer(clusters.a, group, topic, 0):
-        assert operator.run()[1].startswith("at the source, 1 member: rdkafka")
+        found = operator.look("--execute")
+    assert found[group][1].startswith("at the source, 1 member: rdkafka")
+    assert found[topic][0] == "7 producers stopped" and f"copies of the target's: {topic}-0 from " in found[topic][1]
     assert operator.topic("--way-back", "none")[0] == "8 copied to the end"
 
 
@@ -229,11 +234,11 @@ def test_a_group_is_not_ready_while_its_copy_is_not(clusters: TwoClusters, opera
     commit(b, group, topic, {0: 90})
     assert operator.run()[0] == "1 ready"
     # It may commit again after a while, so a run looks again. A dry run has no state, so it notes a change
-    step, why = operator.run("--wait", 8)
-    assert step == "3 translated" and "its offset at the target is larger" in why
+    larger = "the target holds larger offsets than the translated ones: {}-0 ({}, not 57)"
+    assert operator.run("--wait", 8) == ("3 translated", larger.format(topic, 90))
     commit(b, group, topic, {0: 91})
-    assert operator.look()[group] == ("4 written", DRY)
-    assert f"another program has committed since the last run: {topic}-0 went from 90 to 91" in operator.notes[group]
+    assert operator.look()[group] == ("3 translated", larger.format(topic, 91))
+    assert f"another program has committed at the target: {topic}-0 went from 90 to 91" in operator.notes[group]
     # A replicator that is behind
     command("offsets", "delete", group, "-t", topic, "--store", b, "--execute", "--yes")
     produce(clusters.a, topic, *map(str, range(30)))
@@ -473,6 +478,29 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
         assert operator.look(state=back, back=True, code=0) == {group: ("through", "")}
     # The first cutover does not go on without the group
     assert operator.run() == ("6 moving", f"it went back by the cutover with state file {back}")
+    # A third move begins where the producers always were, and asks for them
+    produce(clusters.a, topic, "last")
+    third: dict[str, Any] = {"state": operator.home / "third.json"}
+    behind = f"the replicator is 31 records behind in {topic}, more than 0"
+    assert operator.run("--back-of", back, "--max-behind", 0, **third) == ("1 ready", behind)
+    clusters.copy(topic, RECORDS, RECORDS + 31)
+    assert operator.run(**third)[0] == "5 started at the target"
+    with consumer(clusters.b, group, topic, 1):
+        assert operator.topic(**third)[0] == "7 producers stopped"
+
+
+def test_no_way_back_skips_what_the_copy_lacked(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
+    topic, operator = clusters.topic(f"{unique}-t"), Operator(clusters, unique, tmp_path)
+    clusters.copy(topic, 0, 50)
+    clusters.copy(topic, 55)
+    clusters.commit(unique, topic, {0: 50})
+    assert operator.run("--accept", "missing")[0] == "5 started at the target"
+    with consumer(clusters.b, unique, topic, 20):
+        operator.run()
+    back: dict[str, Any] = {"state": tmp_path / "back.json", "back": True}
+    step, why = operator.run("--back-of", operator.state, **back)
+    assert step == "3 translated" and "the copy lacked 5 records from offset 50 on, which 75 skips" in why
+    assert operator.run("--accept", "missing", **back)[0] == "5 started at the target"
 
 
 def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
