@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.plurals import list_of
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 NewestPeriods: TypeAlias = Mapping[TopicPartition, int]
@@ -87,15 +86,9 @@ def lagging_partitions(open_: OpenPeriod, finished: NewestPeriods) -> list[Topic
     return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
 
 
-def advance(
-    schedule: PeriodSchedule, open_: OpenPeriod, finished: NewestPeriods, partitions: Iterable[TopicPartition]
-) -> OpenPeriod:
-    """Returns the period after ``open_``, which ``partitions`` must finish.
-
-    Raises `Conflict` if a partition has not finished the open period, and `UsageError` if ``partitions`` is empty.
-    """
-    if lagging := lagging_partitions(open_, finished):
-        raise Conflict(f"period {open_.period.number}", f"is not finished by {list_of(lagging, 3)}")
+def advance(schedule: PeriodSchedule, open_: OpenPeriod, partitions: Iterable[TopicPartition]) -> OpenPeriod:
+    """Returns the period after ``open_``, which every partition has finished. Raises `UsageError` if ``partitions``,
+    which must finish it, is empty."""
     return OpenPeriod(schedule.period(open_.period.number + 1), _non_empty(partitions))
 
 

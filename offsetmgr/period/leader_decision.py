@@ -78,8 +78,7 @@ def next_step(
     barrier = seen.barrier()
     if barrier is None or seen.open_.stopped:
         return []
-    finished = seen.finished()
-    if lagging := lagging_partitions(barrier, finished):
+    if lagging := lagging_partitions(barrier, seen.finished()):
         return lagging
     closed = _closed(seen.open_, barrier, seen.progress, leader, now_ms)
     next_period = after(seen.open_, now_ms)
@@ -87,7 +86,7 @@ def next_step(
         ended = replace(seen.open_, stopped="its last period is closed: the rerun is done", done=True)
         return Advance(ended, PartitionsNode(barrier.period.number, barrier.partitions), closed)
     schedule, rerun = next_period
-    next_open = advance(schedule, barrier, finished, partitions)
+    next_open = advance(schedule, barrier, partitions)
     number = next_open.period.number
     return Advance(
         OpenNode(schedule, number, leader.member, leader.epoch, now_ms, rerun=rerun),

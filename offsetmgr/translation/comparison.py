@@ -67,6 +67,7 @@ class PositionCounts:
     ``repeating`` and ``skipping``. Partitions whose verdict is not sure are in ``unsure_skips``, by verdict, if they
     skip records, otherwise in ``unknown``."""
 
+    total: int = 0
     right: int = 0
     repeating: int = 0
     repeated: int = 0
@@ -82,6 +83,7 @@ class PositionCounts:
 
     def add(self, one: PositionDifference | None, *, sure: bool) -> None:
         """Counts a partition that is not at the right record; None is one that is."""
+        self.total += 1
         if one is None:
             self.right += 1
             return
@@ -106,12 +108,6 @@ class PositionCounts:
             self.repeated += one.repeats
         else:
             self.elsewhere += 1
-
-    @property
-    def total(self) -> int:
-        known = self.right + self.repeating + self.skipping + self.elsewhere
-        known += sum(one.partitions for one in self.unsure_skips.values())
-        return known + self.only_from + self.only_to + self.unknown.total()
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(self.unknown.items()))

@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.advice import Advice, Invocation
-from offsetmgr.core.atomic_file import reason, replace_file
+from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import duration
 from offsetmgr.core.document import moment
-from offsetmgr.core.errors import CorruptData, ErrorCode, FileFailure, OffsetMgrError, UnknownVersion, os_error_as
+from offsetmgr.core.errors import CorruptData, ErrorCode, FileFailure, OffsetMgrError, os_error_as
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of, list_of
@@ -251,17 +252,13 @@ class LastReadiness:
 def _load(path: Path) -> Readiness | None:
     """Returns the check, or None if there is none. Raises `CorruptData`, `UnknownVersion`, `FileFailure`."""
     what = f"the last known state in {path}"
-    try:
-        values = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    with os_error_as(FileFailure, what):
+        data = path.read_bytes() if path.exists() else None
+    if data is None:
         return None
-    except OSError as error:
-        raise FileFailure(what, f"cannot be read: {reason(error)}") from error
-    except ValueError as error:
-        raise CorruptData(what, "is damaged", "delete the file; the next complete check writes it again") from error
-    if (version := values.pop("version")) != VERSION:
-        why = f"has version {version}, and this offsetmgr reads version {VERSION}"
-        raise UnknownVersion(what, why, "use the offsetmgr that wrote it, or a newer one")
+    found = FieldReader.parse(data, what, CorruptData, "delete the file; the next complete check writes it again")
+    found.version((VERSION,), "use the offsetmgr that wrote it, or a newer one")
+    values = {name: value for name, value in found.values.items() if name != "version"}
     groups = tuple(GroupReadiness(*one) for one in values.pop("groups"))
     return Readiness(**values, groups=groups)
 

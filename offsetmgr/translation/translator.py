@@ -185,8 +185,8 @@ class PositionTranslator:
             if alignment.first_copied is None and inside:
                 self._refuse_other_partitions(logs)
         now = self.topic_ids({source.tp.topic: target.tp.topic})
-        for log, before, after in zip(logs, ids, now, strict=True):
-            if before.get(log.tp.topic) != after.get(log.tp.topic):
+        for log, before, after in zip(logs, ids[source.tp.topic], now[source.tp.topic], strict=True):
+            if before != after:
                 raise RecreatedTopic(str(log.tp), "the topic was deleted or recreated meanwhile")
         shown = None if self._rules.back else alignment
         return TranslatedPartition(
@@ -231,8 +231,9 @@ class PositionTranslator:
         return end
 
     def topic_ids(self, topics: Mapping[str, str]) -> _Ids:
-        """Returns the ids of topics of the source, and of their names in the target."""
-        return self.source.topic_ids(topics), self._target.topic_ids(topics.values())
+        """Returns, for each topic of the source, its id and that of its name in the target; None if unknown."""
+        here, there = (self.source.topic_ids(topics), self._target.topic_ids(topics.values())) if topics else ({}, {})
+        return {topic: (here.get(topic), there.get(name)) for topic, name in topics.items()}
 
     def _refused(self, topics: Mapping[str, str]) -> dict[str, OffsetMgrError]:
         """Returns an error for each of the source's topics whose partitions cannot correspond to the target's."""
@@ -349,7 +350,8 @@ class Translations:
                 compared.setdefault(tp, set()).add((position, offset))
         if not new:
             return
-        self.topic_ids = {**self._topic_ids({tp.topic for tp in new}), **self.topic_ids}
+        ids = self._translator.topic_ids({tp.topic: self.rename(tp.topic) for tp in new})
+        self.topic_ids = {**ids, **self.topic_ids}
         earliest = {tp: min(offset for _, offset in pairs) for tp, pairs in compared.items()}
         for one in self.translate(new, earliest):
             for position, offset in compared.get(one.source, ()):
@@ -386,7 +388,7 @@ class Translations:
         """Removes the translations that longer logs may change: all but the answers for ``positions`` that may be
         written, and of topics that were not recreated."""
         kept: dict[TopicPartition, dict[int, Translation]] = {}
-        ids = self._topic_ids({tp.topic for tp in self.partitions})
+        ids = self._translator.topic_ids({tp.topic: one.target.topic for tp, one in self.partitions.items()})
         for tp, position in positions:
             known = self.partitions.get(tp)
             if known is None or position not in known.translations or ids[tp.topic] != self.topic_ids.get(tp.topic):
@@ -396,11 +398,6 @@ class Translations:
         self.partitions = {tp: self.partitions[tp]._replace(translations=found) for tp, found in kept.items()}
         self.topic_ids = {tp.topic: self.topic_ids[tp.topic] for tp in kept}
         self._differences.clear()
-
-    def _topic_ids(self, topics: Iterable[str]) -> dict[str, tuple[str | None, str | None]]:
-        names = {topic: self.rename(topic) for topic in topics}
-        here, there = self._translator.topic_ids(names) if names else ({}, {})
-        return {topic: (here.get(topic), there.get(name)) for topic, name in names.items()}
 
     def clear(self) -> None:
         """Removes all translations, because the logs have changed."""
@@ -496,7 +493,7 @@ def _end_of(log: _Log, equality: Equality) -> frozenset[bytes]:
 
 
 _Pair: TypeAlias = tuple[_Log, _Log]
-_Ids: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
+_Ids: TypeAlias = Mapping[str, tuple[str | None, str | None]]
 
 
 def _allow(logs: _Pair, rules: TranslationRules) -> None:

@@ -232,11 +232,11 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
     content = file.read_bytes()
     monkeypatch.setattr(readiness, "VERSION", 2)
     assert "hint: the last known state in" in (newer := check(clusters, unique).stderr)
-    assert "has version 1, and this offsetmgr reads version 2; use the offsetmgr that wrote it" in newer
+    assert "is of version 1; known: 2; use the offsetmgr that wrote it" in newer
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file.write_bytes(content[:-9])
-    assert "is damaged; delete the file" in check(clusters, unique).stderr
+    assert "is not JSON: " in (damaged := check(clusters, unique).stderr) and "; delete the file" in damaged
     file.unlink()
     assert "hint: there is no last known state" in check(clusters, unique).stderr
     assert 'errors{command="migrate readiness"} 1' in check(clusters, unique, "--format", "prometheus").stdout
