@@ -254,6 +254,8 @@ def translated(one: GroupObservation) -> ClosedGate | None:
             hint = READ_MORE
         elif why and found.answer.verdict is not Verdict.NOT_YET:
             hint = "see offsets diff; if no verdict helps, set or delete this offset at the source"
+            if found.answer.verdict is Verdict.MISSING:
+                hint = "have a replicator copy these records; without them, the group never gets them"
         if why:
             return ClosedGate(Gate.TRANSLATED, Advice("{}: {}", f"{tp} at {held.offset}", why), hint)
     for topic in one.outputs:
@@ -418,6 +420,8 @@ def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None
             holes = Advice("copy them again, or leave them behind with {accept=missing}: the target holds later ones")
             return closed(f"{count_of(number, 'record')} of {tp} not at the target", wait if found.problem else holes)
         if (found.problem and found.answer.verdict is not Verdict.INFERRED) or not isinstance(number, int):
+            if found.answer.verdict is Verdict.BRACKETED:
+                wait = f"if producers write at the target already, stop them; otherwise {wait}"
             return closed(Advice("the end of {}: {}", str(tp), found.problem or "not known"), wait)
     return None
 

@@ -493,8 +493,11 @@ def test_no_way_back_skips_what_the_copy_lacked(clusters: TwoClusters, unique: s
     topic, operator = clusters.topic(f"{unique}-t"), Operator(clusters, unique, tmp_path)
     clusters.copy(topic, 0, 50)
     clusters.copy(topic, 55)
-    clusters.commit(unique, topic, {0: 50})
-    assert operator.run("--accept", "missing")[0] == "5 started at the target"
+    # Given an offset at the target that may be another program's
+    clusters.commit(unique, topic, {0: 50}, {0: 5})
+    why = f"another program commits at the target: {topic}-0 went from no offset to 5"
+    assert operator.run("--accept", "missing") == ("1 ready", why)
+    assert operator.run("--accept", "missing", "--wait", 8)[0] == "5 started at the target"
     with consumer(clusters.b, unique, topic, 20):
         operator.run()
     back: dict[str, Any] = {"state": tmp_path / "back.json", "back": True}
