@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.translation import open_translations
@@ -26,7 +26,10 @@ from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions
 
 if TYPE_CHECKING:
+    from offsetmgr.migration.rollback import RollbackPreview
     from offsetmgr.translation.translator import Translations
+
+T = TypeVar("T")
 
 
 class _QuietUi(Ui):
@@ -153,7 +156,8 @@ class CutoverRun:
     def _plan(self, group: str, path: Path, back: bool, rewind: bool) -> GroupPlan:
         ahead = AheadPolicy.REWIND if rewind else AheadPolicy.REFUSE
         groups = GroupSelection([literal_pattern(group)])
-        options = PlanOptions(ahead, groups=groups, rename=dict(self._renames), onto_existing=True)
+        rename = {old: new for old, new in self._renames.items() if old == group}
+        options = PlanOptions(ahead, groups=groups, rename=rename, onto_existing=True)
         with self._quiet():
             return next(iter(self._plan_group(path, options, self._rules._replace(back=back)).groups()))
 
@@ -164,5 +168,19 @@ class CutoverRun:
                 report = step(path)
         except (Conflict, GroupActive, JournalError, PlanError) as error:
             return str(error)
-        lines = [line.strip(" !") for line in report.lines("written")][1:4]
+        lines = [line.strip(" !") for line in report.lines("written") if line.startswith("  !")]
         return "" if report.ok else "; ".join(lines) or "not everything was written"
+
+
+def whole(
+    preview: Callable[[Connections, T], Iterable[RollbackPreview]], rollback: Callable[[Connections, T], Report]
+) -> Callable[[Connections, T], Report]:
+    """Returns a rollback that raises `Conflict`, before it restores the first offset, if not all can be restored."""
+
+    def step(connections: Connections, scope: T) -> Report:
+        for one in preview(connections, scope):
+            if one.problem:
+                raise Conflict(str(one.tp), f"is at {one.now} and not at {one.applied}: {one.problem}")
+        return rollback(connections, scope)
+
+    return step

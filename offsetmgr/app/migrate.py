@@ -979,7 +979,7 @@ def cutover(
     Raises `UsageError` if the arguments contradict the state, `OtherCluster`, `GateRefused` if there is no way back,
     `GroupNotFound`, `JournalError`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.app.cutovers import CutoverRun
+    from offsetmgr.app.cutovers import CutoverRun, whole
 
     source, target = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
     pair = SourceAndTarget(connections, source, target, sides and sides[:2])
@@ -992,7 +992,8 @@ def cutover(
     def on_plan(step: Callable[[Connections, StepScope], Report]) -> Callable[[Path], Report]:
         return lambda path: step(connections, StepScope(path, ALL, sides, reason))
 
-    steps = plan_group, on_plan(apply), on_plan(rollback)
+    undo = whole(lambda of, scope: preview_rollback(of, scope).partitions, rollback)
+    steps = plan_group, on_plan(apply), on_plan(undo)
     return CutoverRun(connections, pair, state, options, *steps).run(selection, arguments, execute=execute)
 
 

@@ -94,8 +94,7 @@ class GroupState:
     ``changed`` names one that another program has changed, which was found at ``changed_ms``. ``plan`` is the name of
     its plan. ``alive`` are static members that came back after their removal, and ``back`` is the state
     of the cutover that moved the group back. ``doubt`` names an offset that was not the written one before the first
-    member was seen. ``undoing`` tells whether an undo has begun. ``places`` says how sure the written offsets are. The
-    keys are partitions as text."""
+    member was seen. ``places`` says how sure the written offsets are. The keys are partitions as text."""
 
     step: int = 0
     plan: str = ""
@@ -107,7 +106,6 @@ class GroupState:
     alive: list[str] = field(default_factory=list)
     back: str = ""
     doubt: str = ""
-    undoing: bool = False
     places: str = ""
 
 
@@ -222,6 +220,8 @@ class Cutover:
         """On the way back: the topics whose producers write at the source, from which the reverse replicator copies."""
         self._first: CutoverState | None = None
         """The state of the cutover whose way back this one is."""
+        self._removed: dict[str, set[str]] = {}
+        """The static members that this run has removed, by group."""
         self._since: dict[str, str] = {}
         """Offsets in the target that have changed since the last run with ``execute``, by group."""
         self._ends: dict[TopicPartition, tuple[object, object]] = {}
@@ -358,31 +358,35 @@ class Cutover:
         then: str = Advice("add {execute=True} to take it back")
         if self._execute:
             self._actions.confirm(f"restore what {self._target.store.uri} held before {path} was applied?")
-            problem = self._undo(saved)
+            problem = self._undo(name, saved)
             then = Advice("stop its consumers, and run it again; if they have consumed at the target: leave out {undo}")
-        if problem:
-            return ClosedGate(Gate.WRITTEN, problem, then)
-        self._begin_again(name, saved)
-        return None
+            if self._is_undone(name, saved):
+                then = "some offsets were taken back already: set this one to the written one, and run it again"
+        return ClosedGate(Gate.WRITTEN, problem, then) if problem else None
 
-    def _undo(self, saved: GroupState) -> str:
-        saved.undoing = True
-        self._save()
-        problem = self._actions.undo(self._plan(saved)) if self._has_begun(saved) else ""
-        saved.undoing = False
-        self._save()
-        return problem
-
-    def _begin_again(self, name: str, saved: GroupState) -> None:
+    def _undo(self, name: str, saved: GroupState) -> str:
+        """Takes a group back, so that it begins again. Returns why it did not. Until the last save, the journal of its
+        plan tells that an undo has begun."""
+        there = self._target_name(name)
+        if self._has_begun(saved):
+            text = members_text(self._target.describe([there])[there])
+            if problem := f"at the target, {text}" if text else self._actions.undo(self._plan(saved)):
+                return problem
+        self._tell_first(name, "")
         saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
         self._save()
-        self._tell_first(name, "")
+        return ""
 
     def _tell_first(self, name: str, back: str) -> None:
-        """Records in the state of the first cutover that a group goes back."""
-        if self._first is not None and (one := self._first.groups.get(self._target_name(name))):
-            one.back = back
-            self._first.save(Path(self.state.back_of))
+        """Records in the state of the first cutover that a group goes back. Raises `JournalError` if it runs now."""
+        if self._first is None:
+            return
+        path = Path(self.state.back_of)
+        with STATE_FILE.exclusive(path):
+            first = CutoverState.load(path)
+            if first is not None and (one := first.groups.get(self._target_name(name))):
+                one.back = back
+                first.save(path)
 
     def _save(self) -> None:
         if self._execute:
@@ -390,7 +394,6 @@ class Cutover:
 
     def _round(self) -> list[CutoverStatus]:
         resumed = {name: gate for name in self.names if (gate := self._resume(name))}
-        self._remove_static_members()
         self._users = cache(self._read_users)
         first = self._look()
         self._pause()
@@ -404,6 +407,9 @@ class Cutover:
                 writable.append(name)
             found.append(CutoverStatus("group", name, gate, self._note(name, groups[name], gate)))
         self._save()
+        stopped = [one.name for one in found if one.gate is not None and one.gate.step is Gate.STOPPED]
+        if self._remove_static_members({name: static_members(groups[name].members[0]) for name in stopped}):
+            return self._round()
         if writable and self._execute:
             self._end_if_stopped()
             written = f"{count_of(len(writable), 'group')} at {self._target.store.uri}"
@@ -437,7 +443,7 @@ class Cutover:
         for path in sorted(own.parent.glob(f"*{own.suffix}")):
             try:
                 other = CutoverState.load(path) if path.stat().st_size < _MAX_STATE_BYTES else None
-            except OffsetMgrError:  # another file
+            except (OffsetMgrError, OSError):  # another file
                 continue
             if other is None or path == own:
                 continue
@@ -578,21 +584,20 @@ class Cutover:
             return PlanError(str(tp), "not compared yet", "run the same command again")
         return translations.get(tp, position)
 
-    def _remove_static_members(self) -> None:
-        """Removes the static members of groups that have no others. `_returned` has those that come back."""
-        self._removed: dict[str, list[str]] = {}
-        waiting = [name for name in self.names if self._groups[name].step < Gate.WRITTEN]
-        if not (self._execute and self.options.remove_static_members and waiting):
-            return
-        for name, described in self._source.describe(waiting).items():
-            if static := sorted({*static_members(described)}.difference(self._groups[name].alive)):
+    def _remove_static_members(self, members: Mapping[str, Sequence[str]]) -> bool:
+        """Removes static members, by group. Returns whether it removed any: it leaves those that have come back."""
+        removed = False
+        for name, found in members.items() if self._execute and self.options.remove_static_members else ():
+            if static := sorted({*found}.difference(self._groups[name].alive)):
                 self._actions.confirm(f"remove static members {list_of(static, 3)} of group {name} at the source?")
                 uris, reason = (self._source.store.uri,), self.options.reason
                 with OperationLog().recorded(OperationStart(OPERATION, uris, (name,), 1, len(static), reason=reason)):
                     outcomes = self._source.cluster.remove_static_members(name, static)
                     if error := next((one for one in outcomes.values() if one is not None), None):
                         raise error
-                self._removed[name] = static
+                self._removed.setdefault(name, set()).update(static)
+                removed = True
+        return removed
 
     # --- the steps of a group ----------------------------------------------------------------------
 
@@ -618,7 +623,9 @@ class Cutover:
         removed = {*self._removed.get(name, ()), *saved.alive}
         saved.alive = sorted(removed.intersection(static_members(one.members[0])))
         gate = ready(one, writer, self.options.max_behind, self.options.interval_s)
-        gate = gate or stopped(one, saved.alive) or translated(one) or (None if self._rewinds(one) else ahead(one))
+        removes = self.options.remove_static_members
+        gate = gate or stopped(one, saved.alive, removes=removes) or translated(one)
+        gate = gate or (None if self._rewinds(one) else ahead(one))
         saved.places = "" if gate else places_text([one])
         return gate or ClosedGate(
             Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
@@ -691,8 +698,8 @@ class Cutover:
         saved.plan, saved.source = path.name, one.source.positions
         saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
         saved.step = Gate.TRANSLATED
-        self._tell_first(name, str(self._path.absolute()))
         self._save()
+        self._tell_first(name, str(self._path.absolute()))
         return self._apply(name, saved)
 
     def _source_now(self, name: str) -> tuple[GroupOffsets, str]:
@@ -730,8 +737,8 @@ class Cutover:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the
         closed gate; None if no run was killed there, or the group begins again."""
         saved = self._groups[name]
-        if saved.undoing:
-            return ClosedGate(Gate.WRITTEN, "an undo was stopped before its end", Advice("add {undo=True}"))
+        if self._is_undone(name, saved):
+            return ClosedGate(Gate.WRITTEN, "its undo has begun, and not ended", Advice("add {undo=True}"))
         if saved.step != Gate.TRANSLATED:
             return None
         if not self._execute:
@@ -745,10 +752,8 @@ class Cutover:
         now, members = self._source_now(name)
         if begun and not members and Reads(now, now).positions == saved.source:
             return self._apply(name, saved)
-        if problem := self._undo(saved):
-            return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
-        self._begin_again(name, saved)
-        return None
+        problem = self._undo(name, saved)
+        return ClosedGate(Gate.WRITTEN, problem, "run the same command again") if problem else None
 
     def _has_consumed(self, name: str, saved: GroupState) -> bool:
         """Whether the plan of a group was written, and no offset of the target is before the written one, and not all
@@ -769,6 +774,12 @@ class Cutover:
         if not plan.exists() or (saved.step >= Gate.WRITTEN and not journal_path(plan).exists()):
             return True
         return bool(open_plan(plan)[1].apply.intents)
+
+    def _is_undone(self, name: str, saved: GroupState) -> bool:
+        """Whether an undo, or a rollback of the plan, has restored an offset."""
+        plan = self._plan(saved)
+        is_written = Gate.TRANSLATED <= saved.step < Gate.MOVING and plan.exists()
+        return is_written and open_plan(plan)[1].is_group_rolled_back(name)
 
     # --- the steps of a topic ----------------------------------------------------------------------
 

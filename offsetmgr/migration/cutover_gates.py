@@ -216,22 +216,24 @@ def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
     for topic, number in behind.items():
         if number > most:
             text = f"the replicator is {count_of(number, 'record')} behind in {topic}, more than {most:,}"
-            return ClosedGate(Gate.READY, text, Advice("wait for it, or allow more with {max_behind}"))
+            then = Advice("check that it runs, then wait for it; or allow more with {max_behind}")
+            return ClosedGate(Gate.READY, text, then)
     return None
 
 
-def stopped(one: GroupObservation, returned: Collection[str] = ()) -> ClosedGate | None:
-    """Returns who still consumes at the source. ``returned`` are static members that joined again after their
-    removal."""
+def stopped(one: GroupObservation, returned: Collection[str] = (), *, removes: bool = False) -> ClosedGate | None:
+    """Returns who still consumes at the source. ``returned`` are static members that joined again after their removal,
+    and ``removes`` tells whether static members are removed, which a dry run does not do."""
     closed = partial(ClosedGate, Gate.STOPPED)
     stop = f"stop the consumers of group {one.name} at the source"
     if alive := sorted(returned):
         stop = f"{stop}, and wait until its session ends"
-        return closed(f"static member {_named(alive)} came back after it was removed, so it is alive", stop)
+        return closed(f"static member {_named(alive)} came back after it was removed", stop)
     if text := members_text(one.members[0]):
         if static := static_members(one.members[0]):
             text += "; static members stay until their sessions end"
-            stop = Advice("{}add {remove_static_members=True}", f"{stop}; if {_named(static)} is stopped: ")
+            add = "{}add {execute=True}" if removes else "{}add {remove_static_members=True}"
+            stop = Advice(add, f"{stop}; if {_named(static)} is stopped: ")
         return closed(text, stop)
     for pending, error in one.source.now.errors.items():
         if error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT:

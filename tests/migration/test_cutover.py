@@ -283,7 +283,15 @@ def test_a_group_must_have_stopped_at_the_source(clusters: TwoClusters, operator
         assert "(static: till-1)" in why
         assert "static members stay until their sessions end" in why and "1800" not in why
         # One that lives comes back, and is not removed again
-        back = "static member till-1 came back after it was removed, so it is alive"
+        # A run that removes members removes none while the group must not be stopped yet
+        produce(a, topic, "late")
+        assert operator.run("--max-behind", 0, "--remove-static-members")[0] == "1 ready"
+        assert "is recorded" in command("edits", "list", "--group", group, code=1).stderr
+        assert (
+            "if till-1 is stopped: add --execute"
+            in command(*operator.arguments("--remove-static-members"), code=1).stderr
+        )
+        back = "static member till-1 came back after it was removed"
         assert operator.run("--remove-static-members", "--interval", 3) == ("2 stopped at the source", back)
     assert operator.run("--remove-static-members") == ("2 stopped at the source", back)
     assert "migrate cutover" in [one["operation"] for one in rows("edits", "list", "--group", group)]
@@ -341,11 +349,9 @@ def test_a_written_group_must_not_go_on_at_the_source(
     aside = plan.rename(operator.home / "aside")
     assert operator.look("--undo", "--execute")[group][0] == "4 written"
     aside.rename(plan)
-    # Also after a kill within an undo
-    state = json.loads(operator.state.read_text())
-    state["groups"][group]["undoing"] = True
-    operator.state.write_text(json.dumps(state))
-    assert operator.run() == ("4 written", "an undo was stopped before its end")
+    # Also after a rollback of the plan
+    command("migrate", "rollback", plan, "--yes")
+    assert operator.run() == ("4 written", "its undo has begun, and not ended")
     assert operator.look("--undo", "--execute", code=0) == {group: ("taken back", "")}
     assert committed(f"kafka://{clusters.b}", group) == {}
     operator.run()
@@ -364,6 +370,22 @@ def test_a_written_group_must_not_go_on_at_the_source(
     assert f"records are repeated: {topic}-0 is at 56 at the source" in operator.notes[group]
     assert f"before a member was seen, {topic}-0 is at 63 and not at 62 as written" in operator.notes[group]
     assert operator.look("--undo", "--execute") == {group: ("6 moving", "it has consumed at the target")}
+
+
+def test_an_undo_restores_all_offsets_or_none(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
+    topic, b, operator = clusters.topic(f"{unique}-t", 2), f"kafka://{clusters.b}", Operator(clusters, unique, tmp_path)
+    for partition in (0, 1):
+        clusters.copy(topic, partition=partition)
+    clusters.commit(unique, topic, {0: 50, 1: 50})
+    (tmp_path / "other.json").symlink_to("nowhere")
+    operator.run()
+    commit(b, unique, topic, {0: 60})
+    why = f"{topic}-0: is at 60 and not at 50: it has changed since apply"
+    assert operator.look("--undo", "--execute") == {unique: ("4 written", why)}
+    assert committed(b, unique) == {0: 60, 1: 50}
+    with consumer(clusters.b, unique, topic, 0):
+        assert operator.look("--undo", "--execute")[unique][1].startswith("at the target, 1 member: rdkafka")
+    assert operator.run()[0] == "5 started at the target"
 
 
 KILLED = """
@@ -433,6 +455,16 @@ def test_a_run_that_is_killed_anywhere_goes_on(clusters: TwoClusters, operator: 
         assert found == ("5 started at the target", "no consumer at the target"), number
         assert committed(f"kafka://{clusters.b}", operator.group) == {0: 57 + bool(number % 3)}, number
     assert moved
+    # Undos that are killed: a group counts as written only with its offsets
+    calls = []
+    for operator.group, operator.state in [*groups.items()][:killed]:
+        calls.append([*map(str, operator.arguments("--execute", "--undo"))])
+    run = subprocess.run([sys.executable, "-c", KILLED, json.dumps(calls)], capture_output=True, text=True, check=False)
+    assert "ended with 0" in run.stderr, run.stderr
+    for operator.group, operator.state in [*groups.items()][: int(run.stderr.splitlines()[-1].split()[0])]:
+        is_written = committed(f"kafka://{clusters.b}", operator.group)
+        assert operator.run()[0] == ("5 started at the target" if is_written else "4 written")
+        operator.look("--undo", "--execute", code=0)
     plans = {plan.name for plan in operator.home.glob("*.plan") if not Path(f"{plan}.journal").exists()}
     kept = {
         one["plan"]
@@ -457,7 +489,6 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
     # Before the producers move, records that the target lacks are no obstacle on the way back, and the source's offset,
     # which the first cutover left, is no other writer's
     produce(clusters.a, topic, *map(str, range(30)))
-    way_back = ("--back-of", operator.state)
     # A group that was moved is moved only with its state, also if another group moves the other way
     state = json.loads(operator.state.read_text())
     state |= {"clusters": state["clusters"][::-1], "groups": {"another": {"step": 5}}}
@@ -467,16 +498,22 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
         assert f"{operator.state} moved group {group} to" in shown
     # A pattern means only groups that the first cutover has moved
     commit(f"kafka://{clusters.b}", f"{unique}-native", topic, {0: 23})
-    pattern = ("--group", f"{unique}*")
-    assert operator.run(*way_back, *pattern, state=back, back=True) == (
-        "5 started at the target",
-        "no consumer at the target",
-    )
-    assert committed(f"kafka://{clusters.a}", group) == {0: 70}
+    way_back: dict[str, Any] = {"state": back, "back": True}
+    words = ("--back-of", operator.state, "--group", f"{unique}*", "--execute", "--wait", 300)
+    with consumer(clusters.b, group, topic, 0):
+        process = start_command(*map(str, operator.arguments(*words, **way_back)))
+        assert any("waiting up to" in line for line in process.stderr or ())
+        # While the way back waits, the first cutover moves another group
+        operator.group = f"{unique}-other"
+        clusters.commit(operator.group, topic, {0: 50})
+        assert operator.run()[0] == "5 started at the target"
+    until(lambda: committed(f"kafka://{clusters.a}", group) == {0: 70})
     assert committed(f"kafka://{clusters.a}", f"{unique}-native") == {}
     with consumer(clusters.a, group, topic, 1):
-        assert operator.look(state=back, back=True, code=0) == {group: ("through", "")}
+        finish(process)
+    assert operator.look("--undo")[operator.group] == ("4 written", "a dry run takes nothing back")
     # The first cutover does not go on without the group
+    operator.group = group
     assert operator.run() == ("6 moving", f"it went back by the cutover with state file {back}")
     # A third move begins where the producers always were, and asks for them
     produce(clusters.a, topic, "last")
@@ -613,7 +650,9 @@ def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_pa
     clusters.copy(topic, to=copied)
     clusters.commit(unique, topic, {0: 50})
     operator, page = Operator(clusters, unique, tmp_path), tmp_path / "runbook.md"
-    operator.run("--rename-topic", r"(.*)=A.\1", "--rename", f"{unique}={unique}-new")
+    clusters.commit(f"{unique}-too", topic, {0: 50})
+    operator.run("--rename-topic", r"(.*)=A.\1", "--rename", f"{unique}={unique}-new", "--group", f"{unique}-too")
+    assert committed(f"kafka://{clusters.b}", f"{unique}-too") == {0: 50}
     # Later runs need not name it again
     shown = command(*operator.arguments("-o", page), code=1)
     assert f"next: group {unique}: start the consumers of group {unique}-new at the target" in shown.stderr
