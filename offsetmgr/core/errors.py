@@ -29,72 +29,86 @@ Keys = TypeVar("Keys", bound=Collection[Any])
 
 
 class ErrorCode(IntEnum):
-    """An error code of the Kafka protocol."""
+    """An error code of the Kafka protocol. ``reason`` describes it; empty if messages never show it."""
 
-    UNKNOWN_SERVER_ERROR = -1
+    reason: str
+
+    def __new__(cls, code: int, reason: str = "") -> ErrorCode:
+        member = int.__new__(cls, code)
+        member._value_, member.reason = code, reason
+        return member
+
+    UNKNOWN_SERVER_ERROR = -1, "unexpected error in the broker; see its log"
     NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    REPLICA_NOT_AVAILABLE = 9
-    MESSAGE_TOO_LARGE = 10
-    OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
+    OFFSET_OUT_OF_RANGE = 1, "the offset is outside the log"
+    CORRUPT_MESSAGE = 2, "the log contains a message with a wrong checksum"
+    UNKNOWN_TOPIC_OR_PARTITION = 3, "the topic or partition does not exist on the broker"
+    LEADER_NOT_AVAILABLE = 5, "the partition has no leader right now"
+    NOT_LEADER_OR_FOLLOWER = 6, "another broker leads the partition"
+    REQUEST_TIMED_OUT = 7, "the broker could not finish the request in time"
+    REPLICA_NOT_AVAILABLE = 9, "the broker has no replica of the partition yet"
+    MESSAGE_TOO_LARGE = 10, "the batch is larger than the topic's max.message.bytes"
+    OFFSET_METADATA_TOO_LARGE = 12, "the metadata is longer than the broker's offset.metadata.max.bytes"
+    NETWORK_EXCEPTION = 13, "the broker disconnected"
+    COORDINATOR_LOAD_IN_PROGRESS = 14, "the coordinator is still loading its groups"
+    COORDINATOR_NOT_AVAILABLE = 15, "no coordinator can serve the group right now; check that enough brokers are up"
+    NOT_COORDINATOR = 16, "another broker coordinates the group"
+    INVALID_TOPIC_EXCEPTION = 17, "the topic's name is not valid"
+    RECORD_LIST_TOO_LARGE = 18, "the commit is larger than a segment of the offsets topic"
+    NOT_ENOUGH_REPLICAS = 19, "the offsets topic has too few in-sync replicas"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, "the offsets topic has too few in-sync replicas"
+    ILLEGAL_GENERATION = 22, "this member's generation is no longer current"
+    INCONSISTENT_GROUP_PROTOCOL = 23, "the group's members use another protocol"
+    INVALID_GROUP_ID = 24, "the group id is not valid"
+    UNKNOWN_MEMBER_ID = 25, "the coordinator accepts commits only from members of the group"
+    INVALID_SESSION_TIMEOUT = 26, "the broker's group.min/max.session.timeout.ms exclude our session timeout"
+    REBALANCE_IN_PROGRESS = 27, "the group's members are changing"
+    INVALID_COMMIT_OFFSET_SIZE = 28, "the commit is larger than the broker accepts"
+    TOPIC_AUTHORIZATION_FAILED = 29, "not authorized for this topic"
+    GROUP_AUTHORIZATION_FAILED = 30, "not authorized for this group"
+    CLUSTER_AUTHORIZATION_FAILED = 31, "not authorized on this cluster"
+    UNSUPPORTED_SASL_MECHANISM = 33, "the broker does not offer this SASL mechanism"
+    ILLEGAL_SASL_STATE = 34, "the broker did not expect SASL authentication at this point"
+    UNSUPPORTED_VERSION = 35, "the broker does not support this version of the request"
     TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    NOT_CONTROLLER = 41
+    INVALID_PARTITIONS = 37, "the number of partitions is not valid"
+    INVALID_REPLICATION_FACTOR = 38, "the replication factor is larger than the number of brokers"
+    NOT_CONTROLLER = 41, "another broker is the controller"
     INVALID_REQUEST = 42
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    CONCURRENT_TRANSACTIONS = 51
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = (
+        43,
+        "the topic's messages have a format without timestamps (before 0.10); reset to an offset, or to the start or"
+        " end of the log",
+    )
+    POLICY_VIOLATION = 44, "the topic policy of the brokers (create.topic.policy.class.name) rejects it"
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "the broker expected another sequence number"
+    DUPLICATE_SEQUENCE_NUMBER = 46, "the broker has received this sequence number before"
+    INVALID_PRODUCER_EPOCH = 47, "another producer has a newer epoch"
+    CONCURRENT_TRANSACTIONS = 51, "a transaction of this transactional id is ending"
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "not authorized for this transactional id"
     SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
-    KAFKA_STORAGE_ERROR = 56
-    SASL_AUTHENTICATION_FAILED = 58
-    UNKNOWN_PRODUCER_ID = 59
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
+    KAFKA_STORAGE_ERROR = 56, "the broker cannot access the disk of the partition"
+    SASL_AUTHENTICATION_FAILED = 58, "the broker rejected the credentials"
+    UNKNOWN_PRODUCER_ID = 59, "the broker has no state of this producer id"
+    NON_EMPTY_GROUP = 68, "the group has members"
+    GROUP_ID_NOT_FOUND = 69, "the group does not exist on its coordinator"
     FETCH_SESSION_ID_NOT_FOUND = 70
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    OFFSET_NOT_AVAILABLE = 78
+    FENCED_LEADER_EPOCH = 74, "the partition's leader has changed meanwhile"
+    UNKNOWN_LEADER_EPOCH = 75, "the partition's leader has changed, and this broker does not know the new epoch yet"
+    OFFSET_NOT_AVAILABLE = (
+        78,
+        "the partition has a new leader, which does not know yet how far the other replicas have copied its log",
+    )
     MEMBER_ID_REQUIRED = 79
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    UNSTABLE_OFFSET_COMMIT = 88
-    PRODUCER_FENCED = 90
+    GROUP_MAX_SIZE_REACHED = 81, "the group has reached the broker's group.max.size"
+    FENCED_INSTANCE_ID = 82, "another process with the same instance id has joined the group"
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, "a member of the group subscribes to the topic"
+    UNSTABLE_OFFSET_COMMIT = 88, "a transaction that commits offsets of this group has not ended"
+    PRODUCER_FENCED = 90, "another process has received a newer epoch of the transactional id"
     UNKNOWN_TOPIC_ID = 100
-    FENCED_MEMBER_EPOCH = 110
-    STALE_MEMBER_EPOCH = 113
+    FENCED_MEMBER_EPOCH = 110, "the coordinator has removed this member from the group"
+    STALE_MEMBER_EPOCH = 113, "the coordinator accepts commits only from members of the group"
     UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
