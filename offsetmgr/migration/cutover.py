@@ -311,9 +311,7 @@ class Cutover:
         """Passes all gates that are open, and waits at closed ones. Returns where everything stands. Raises
         `GateRefused` if there is no way back."""
         deadline = 0.0
-        if self._first is not None:
-            self._find_producers(self._first)
-        else:
+        if self._first is None:
             self._refuse_moved()
         self._groups = {name: self.state.groups.setdefault(name, GroupState()) for name in self.names}
         while True:
@@ -393,6 +391,9 @@ class Cutover:
             self.state.save(self._path)
 
     def _round(self) -> list[CutoverStatus]:
+        if self._first is not None:
+            self._first = CutoverState.load(Path(self.state.back_of)) or self._first  # it may have moved producers
+            self._find_producers(self._first)
         resumed = {name: gate for name in self.names if (gate := self._resume(name))}
         self._users = cache(self._read_users)
         first = self._look()
