@@ -144,8 +144,15 @@ class _Checks:
         self.verified, self.left_out = Counter[str](), Counter[str]()
         self._failed = defaultdict[str, Counter[Status]](Counter)
         self._first = defaultdict[str, list[PartitionResult]](list)
+        groups = verifier.plan.groups_of(verifier.only)
+        steps = ((group.name, step) for group in groups for step in group.steps if step.is_translated)
+        planned = {(group, step.tp): step.source.offset for group, step in steps if step.source is not None}
         for result in verifier.results():
             name = "" if whole else result.group
+            position = planned.get((result.group, result.tp)) if result.tp else None
+            if result.status.ok and position is not None and result.source not in (None, position):
+                detail = f"the source moved from {position} to {result.source} after the plan, as on the way back"
+                result = result._replace(status=Status.SOURCE_AHEAD, detail=detail)  # noqa: PLW2901
             if result.status.ok:
                 self.verified[name] += 1
             elif result.status in accept:
