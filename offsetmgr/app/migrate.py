@@ -338,13 +338,11 @@ class _Step:
                 raise
             raise Interrupted("this run wrote nothing; run the same command again") from None
 
-    def warn_of_running(self, groups: Iterable[str]) -> bool:
-        """Warns of the groups that still run in the source, if that is another cluster. Returns whether any does."""
-        running = self.stores.running(groups)
-        for group, members in islice(running.items(), SHOWN):
+    def warn_of_running(self, groups: Iterable[str]) -> None:
+        """Warns of the groups that still run in the source, if that is another cluster."""
+        for group, members in islice(self.stores.running(groups).items(), SHOWN):
             text = f"group {group} still runs in the source ({'; '.join(members)}): {STILL_RUNNING}"
             self.ui.note(text, warning=True)
-        return bool(running)
 
     def tell(self, lines: Iterable[str]) -> None:
         """Notes the lines."""
@@ -374,8 +372,8 @@ def apply(
     """Writes the offsets of a plan, or continues an interrupted run. A target offset that has changed since the plan is
     not overwritten.
 
-    If the plan is older than a day, if a group still runs in the other cluster that is the source, or with
-    ``if_unchanged``, the function first compares the source, and raises `PlanError` if a group has moved on.
+    If the plan is older than a day or translates between clusters, or with ``if_unchanged``, the function first
+    compares the source, and raises `PlanError` if a group has moved on.
     ``accept_stale`` writes the old offsets, and excludes ``if_unchanged``. ``wait_empty_s`` is the time in seconds
     to wait until groups with members are empty. Raises `PlanError` if a store is not the planned one,
     `JournalError` if the plan was rolled back or finalized, or another process executes it, `Unreachable`,
@@ -401,13 +399,14 @@ def apply(
         step.ui.note(Advice(text))
     if state.apply.opened and not state.is_rolled_back:
         step.ui.note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
-    any_runs = step.warn_of_running(group.name for group in plan.groups_of(step.only) if is_waiting(group, state))
+    step.warn_of_running(group.name for group in plan.groups_of(step.only) if is_waiting(group, state))
     if not accept_stale:
         named = {"output": "FILE", **scope.selection.arguments, **step.arguments}
         renew_again = Invocation("migrate renew", (str(plan.path),), named)
         stale = "" if if_unchanged else "; or write the old offsets with {accept_stale}"
         hint = Advice("plan them again: {}" + stale, renew_again)
-        reject_stale(plan, state, step.stores.source, step.only, hint, always=if_unchanged or any_runs)
+        always = if_unchanged or plan.header.rules is not None
+        reject_stale(plan, state, step.stores.source, step.only, hint, always=always)
     if if_unchanged and step.only is None and (new := unplanned_groups(plan, step.stores.source)):
         text = f"the selection of the plan matches {count_of(len(new), 'more group')} now: {list_of(new, 3)}"
         step.ui.note(text, warning=True)

@@ -217,8 +217,8 @@ def apply_command(
     """Write the offsets of a plan. After an interruption, run the same command again to continue.
 
     With --group or --wave, the command writes only these groups of the plan, and leaves the others as they are. If the
-    plan is older than a day, the command first compares the source: it writes nothing if the offsets of a group have
-    moved on, and `migrate renew` plans such groups again.
+    plan is older than a day, or between clusters, the command first compares the source: it writes nothing if the
+    offsets of a group have moved on, and `migrate renew` plans such groups again.
     """
     from offsetmgr.app import migrate
 

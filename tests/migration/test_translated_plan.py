@@ -174,7 +174,9 @@ def test_a_group_that_still_runs_in_the_source_is_named(clusters: TwoClusters, p
         shown = planned.apply(code=1)
         assert f"warning: group {unique} still runs in the source (rdkafka" in shown
         assert f"1 group changed in the source since then: {unique}" in shown
-        planned.apply("--accept-stale")
+    # Also after the group has stopped
+    assert f"1 group changed in the source since then: {unique}" in planned.apply(code=1)
+    planned.apply("--accept-stale")
     assert committed(planned.b, unique) == {0: 50}
 
 
