@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from offsetmgr.config.client_properties import ClientProperties
@@ -43,44 +45,9 @@ _RENAMED: Final = {
 _SPECIAL: Final = TLS_KEYS | SASL_KEYS | {"default.api.timeout.ms", "zookeeper.auth", "zookeeper.acl"}
 """Keys whose translation is more than a change of the name."""
 
-_IGNORED: Final = frozenset(
-    """
-    group.id group.instance.id group.protocol group.remote.assignor session.timeout.ms heartbeat.interval.ms
-    max.poll.records max.poll.interval.ms enable.auto.commit auto.commit.interval.ms auto.offset.reset
-    partition.assignment.strategy key.deserializer value.deserializer isolation.level allow.auto.create.topics
-    fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes check.crcs exclude.internal.topics
-    internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported share.acknowledgement.mode
-    share.acquire.mode acks retries key.serializer value.serializer batch.size linger.ms buffer.memory
-    delivery.timeout.ms compression.type compression.gzip.level compression.lz4.level compression.zstd.level
-    max.request.size max.block.ms max.in.flight.requests.per.connection enable.idempotence transactional.id
-    transaction.timeout.ms transaction.two.phase.commit.enable internal.auto.downgrade.txn.commit partitioner.class
-    partitioner.ignore.keys partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
-    metadata.max.idle.ms partitioner.rack.aware buffer.memory.allocation.strategy block.on.buffer.full timeout.ms
-    metadata.fetch.timeout.ms interceptor.classes metric.reporters metrics.num.samples metrics.sample.window.ms
-    metrics.recording.level auto.include.jmx.reporter enable.metrics.push metadata.recovery.strategy
-    metadata.recovery.rebootstrap.trigger.ms metadata.cluster.check.enable bootstrap.resolve.timeout.ms
-    socket.connection.setup.timeout.max.ms security.providers ssl.protocol ssl.provider ssl.keymanager.algorithm
-    ssl.trustmanager.algorithm ssl.secure.random.implementation sasl.kerberos.kinit.cmd
-    sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter sasl.kerberos.min.time.before.relogin
-    sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds
-    sasl.login.refresh.buffer.seconds sasl.login.connect.timeout.ms sasl.login.read.timeout.ms
-    sasl.login.retry.backoff.ms sasl.login.retry.backoff.max.ms sasl.oauthbearer.scope.claim.name
-    sasl.oauthbearer.sub.claim.name sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
-    sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwks.endpoint.refresh.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-    sasl.oauthbearer.allow.unverified.audience sasl.oauthbearer.allow.unverified.issuer
-    sasl.oauthbearer.jwt.validator.class consumer.id consumer.timeout.ms offsets.storage dual.commit.enabled
-    auto.commit.enable fetch.message.max.bytes fetch.wait.max.ms num.consumer.fetchers queued.max.message.chunks
-    producer.type request.required.acks serializer.class key.serializer.class compression.codec compressed.topics
-    message.send.max.retries topic.metadata.refresh.interval.ms queue.buffering.max.ms queue.buffering.max.messages
-    queue.enqueue.timeout.ms batch.num.messages
-    rebalance.max.retries rebalance.backoff.ms refresh.leader.backoff.ms offsets.channel.backoff.ms
-    offsets.channel.socket.timeout.ms offsets.commit.max.retries zookeeper.session.timeout.ms
-    zookeeper.connection.timeout.ms zookeeper.sync.time.ms
-    """.split()  # noqa: SIM905 - as above
-)
-"""Keys of consumers, of producers, of all clients, of Java's TLS, of logins, and of old clients that do not concern
-the connection, or only how Java makes it."""
+_IGNORED: Final = Path(__file__).with_name("ignored_java_keys.txt")
+"""A file with the keys of consumers, of producers, of all clients, of Java's TLS, of logins, and of old clients that do
+not concern the connection, or only how Java makes it."""
 _PROTOCOLS: Final = "ssl.enabled.protocols"
 
 _SIMILAR: Final = 0.9
@@ -154,12 +121,17 @@ def ignored_keys(properties: Mapping[str, str]) -> list[str]:
     return sorted(key for key, value in properties.items() if _is_ignored(key, value))
 
 
+@cache
+def _ignored() -> frozenset[str]:
+    return frozenset(_IGNORED.read_text("utf-8").split())
+
+
 def _is_ignored(key: str, value: str) -> bool:
-    return key in _IGNORED or (key == _PROTOCOLS and "TLSv1.2" in value)
+    return key in _ignored() or (key == _PROTOCOLS and "TLSv1.2" in value)
 
 
 def _hint_for_unknown(key: str) -> str:
-    known = [*_UNCHANGED, *_RENAMED, *_SPECIAL, *_IGNORED]
+    known = [*_UNCHANGED, *_RENAMED, *_SPECIAL, *_ignored()]
     if similar := difflib.get_close_matches(key, known, 1, _SIMILAR):
         return f"is it {similar[0]}?"
     if key.startswith("zookeeper."):
