@@ -57,7 +57,6 @@ def command(
 
 FINALIZE = "offsetmgr migrate finalize 'my plan.json' shop"
 APPLY = "offsetmgr migrate apply 'my plan.json' --group shop"
-ROLLBACK = APPLY.replace("apply", "rollback")
 
 
 def runbook(to: str) -> str:

@@ -45,6 +45,8 @@ EXPIRIES = st.none() | st.integers(0, (1 << 63) - 1)
 COMMITS: st.SearchStrategy[PartitionCommit] = st.tuples(
     INT32 | st.integers(0, 1100), OFFSETS, st.integers(-1, 200) | INT32, TEXT | st.just("")
 )
+REPEATED = [(0, 10, 5, "a"), (1, 11, 5, "a"), (2, 12, 6, "a"), (3, 13, 5, "b"), (4, 14, 5, "a"), (5, 15, -1, "")]
+"""Commits that have the leader epoch or the metadata of the one before."""
 all_formats = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 
 
@@ -127,6 +129,7 @@ def test_avro_records_have_the_bytes_that_fastavro_writes(
 
 @all_formats
 @given(TEXT, TEXT, st.lists(COMMITS, max_size=5), TIMES, EXPIRIES)
+@example("g", "t", REPEATED, 1_700_000_000_000, None)
 def test_a_commit_is_read_back(form, group: str, topic: str, commits, time: int, expiry: int | None) -> None:
     prefix = form.offset_prefix(group, topic)
 
@@ -166,15 +169,6 @@ def test_names_of_every_length_are_distinguished(form: RecordFormat, length: int
 
         assert form.split(key) == (prefix, partition)
         assert form.decode_key(key) == OffsetKey(group, topic, partition)
-
-
-@all_formats
-def test_partitions_of_a_commit_keep_their_own_epoch_and_metadata(form: RecordFormat) -> None:
-    commits = [(0, 10, 5, "a"), (1, 11, 5, "a"), (2, 12, 6, "a"), (3, 13, 5, "b"), (4, 14, 5, "a"), (5, 15, -1, "")]
-
-    values = [value for _, value in form.encode_commit("g", "t", commits, 1_700_000_000_000, None)]
-
-    assert [form.read_offset(value) for value in values if value is not None] == [commit[1:] for commit in commits]
 
 
 @all_formats

@@ -6,7 +6,6 @@ from timeit import repeat
 
 import pytest
 
-import offsetmgr
 from offsetmgr import ConnectionConfig, open_store
 from offsetmgr.core import redact
 from offsetmgr.core.errors import InvalidUri
@@ -135,7 +134,3 @@ def test_a_dual_store_does_not_pair_byte_positions_with_offsets() -> None:
 def test_opening_a_store_does_no_io(uri: str) -> None:
     with open_store(uri) as store:
         assert store.uri.partition(":")[0] == uri.partition(":")[0]
-
-
-def test_every_public_name_is_defined() -> None:
-    assert [name for name in vars(offsetmgr)["__all__"] if getattr(offsetmgr, name, None) is None] == []
