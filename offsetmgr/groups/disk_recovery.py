@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, Usage
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets, OffsetSource
-from offsetmgr.core.plurals import count_of, list_of, runs_of_numbers
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.manager.expiration import expires_at
 from offsetmgr.manager.partitioner import shard_for
@@ -158,7 +159,9 @@ class TopicDirectories(OffsetSource):
     def missing(self) -> str:
         """The partition numbers below the largest one for which there is no directory, as text, for example ``3, 7,
         10-18``."""
-        return runs_of_numbers({*range(max(self.partitions))}.difference(self.partitions)).replace(",", ", ")
+        numbers = [-1, *sorted(self.partitions)]
+        gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
+        return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
 
     @property
     def uri(self) -> str:
