@@ -270,13 +270,13 @@ def test_the_files_are_bounded_and_an_unwritable_directory_is_no_failure_of_the_
 
 
 def test_a_position_that_is_not_sure_counts_as_unknown_and_skips_at_least_its_least() -> None:
-    counts = PositionCounts(right=1, unsure_skips={"bracketed": UnsureSkips(2, 3, 9)}, elsewhere=1)
+    counts = PositionCounts(4, right=1, unsure_skips={"bracketed": UnsureSkips(2, 3, 9)}, elsewhere=1)
     group = GroupReadiness.of("g", counts)
     assert (group.partitions, group.skips, group.unknown) == (4, 3, 3)
     assert group.reasons_text == "2 bracketed, 1 outside the log"
     sides = Readiness("kafka://a", "kafka://b", 0, {}, {})
     with pytest.raises(TimedOut):
         sides.of({}, {}, [TimedOut("broker", "no answer")])
-    partly = sides.of({"g": PositionCounts(right=1)}, {T0: 4, T1: None}, [TimedOut("broker", "no answer")])
+    partly = sides.of({"g": PositionCounts(1, right=1)}, {T0: 4, T1: None}, [TimedOut("broker", "no answer")])
     assert (partly.only_source, partly.unknown_partitions) == (4, 1)
     assert not partly.is_complete and not partly.is_ready(9, 9)

@@ -329,8 +329,10 @@ class Operator:
         self._until(passed)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        until(lambda: condition() or not self._thread.is_alive(), 240)
-        assert condition(), (self.failures, self.looks[-6:])
+        try:
+            until(lambda: condition() or not self._thread.is_alive(), 240)
+        finally:
+            assert condition(), (self.failures[-3:], self.looks[-6:])
 
     def _saved(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.state.read_text()) if self.state.exists() else {}
