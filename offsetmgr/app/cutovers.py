@@ -23,7 +23,8 @@ from offsetmgr.groups.scan import choose_groups, require_known
 from offsetmgr.migration.cutover import STATE_FILE, Cutover, CutoverActions, Side
 from offsetmgr.migration.cutover_gates import CutoverReport, way_back_text
 from offsetmgr.migration.journaled_writer import Report
-from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions
+from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions, check_renames
+from offsetmgr.translation.alignment import Verdict
 
 if TYPE_CHECKING:
     from offsetmgr.migration.rollback import RollbackPreview
@@ -104,6 +105,9 @@ class CutoverRun:
         named |= {"accept": rules.accepts, "ignore_header": rules.ignored_headers, "max_read": rules.max_read}
         swapped: dict[str, Argument] = {"from": pair.target.uri, "to": pair.source.uri, "back_of": str(self._path)}
         swapped["excuse"] = None  # they have not moved
+        swapped["accept"] = tuple(one for one in rules.accepts if one != Verdict.MISSING)
+        files = arguments.get("to_command_config"), arguments.get("from_command_config")
+        swapped["from_command_config"], swapped["to_command_config"] = files
         swapped["state"] = str(self._path.with_name(f"{self._path.stem}-back{self._path.suffix}"))
         if selection.patterns:
             swapped["group"] = tuple(self._renames.get(one, one) for one in selection.patterns)
@@ -139,6 +143,7 @@ class CutoverRun:
         topics = cluster.topics()
         TopicRenames(self._options.rules.topics).require_matches(topics, topics)
         run.state.excused = sorted({*run.state.excused, *self._options.excused})
+        check_renames(run.options.renames, sorted({*names, *run.state.moved()}))
         return [name for name in names if name in found or name in named]
 
     def _translations(self, back: bool) -> Translations:
@@ -180,7 +185,8 @@ def whole(
     def step(connections: Connections, scope: T) -> Report:
         for one in preview(connections, scope):
             if one.problem:
-                raise Conflict(str(one.tp), f"is at {one.now} and not at {one.applied}: {one.problem}")
+                at = "" if one.applied is None else f"is at {one.now} and not at {one.applied}: "
+                raise Conflict(str(one.tp), f"{at}{one.problem}")
         return rollback(connections, scope)
 
     return step

@@ -991,7 +991,8 @@ def cutover(
     def on_plan(step: Callable[[Connections, StepScope], Report]) -> Callable[[Path], Report]:
         return lambda path: step(connections, StepScope(path, ALL, sides, reason))
 
-    undo = whole(lambda of, scope: preview_rollback(of, scope).partitions, rollback)
+    restore = rollback if execute else lambda *_: Report()
+    undo = whole(lambda of, scope: preview_rollback(of, scope).partitions, restore)
     steps = plan_group, on_plan(apply), on_plan(undo)
     return CutoverRun(connections, pair, state, options, *steps).run(selection, arguments, execute=execute)
 

@@ -828,7 +828,7 @@ def cutover_command(
 
 
 def _worded(value: object) -> object:
-    return for_command_line(value) if isinstance(value, Advice) else value or None
+    return (for_command_line(value) if isinstance(value, Advice) else value) or None
 
 
 SIDES: Final = tuple(Column(side, right=True, rank=WHOLE_RANK) for side in ("source", "target"))

@@ -7,13 +7,15 @@ file. A run that was killed at any point continues with the next run: the journa
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple, TypeGuard, TypeVar
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import by_key
@@ -21,9 +23,11 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.errors import (
     GateRefused,
+    JournalError,
     OffsetMgrError,
     OtherCluster,
     PlanError,
+    UnknownVersion,
     UsageError,
 )
 from offsetmgr.core.field_reader import FieldReader
@@ -48,17 +52,17 @@ from offsetmgr.migration.cutover_gates import (
     copied,
     difference,
     ends_of,
+    later_text,
     left_behind,
     left_source,
     members_text,
-    moved_on,
     moving,
-    no_copies,
     not_started,
     other_offset,
     places_text,
     producers_stopped,
     ready,
+    repeats_text,
     replicator_stopped,
     started,
     static_members,
@@ -112,11 +116,13 @@ class GroupState:
 @dataclass(slots=True)
 class TopicState:
     """The progress of a topic. When the replicator had stopped, ``ends`` were the ends of the target's logs, by
-    partition of the target, and ``source_ends`` those of the source's."""
+    partition of the target, and ``source_ends`` those of the source's. After step 10, the source holds only copies of
+    the target's records from ``source_ends`` up to ``copied``."""
 
     step: int = 0
     ends: dict[str, int] = field(default_factory=dict)
     source_ends: dict[str, int] = field(default_factory=dict)
+    copied: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -216,16 +222,18 @@ class Cutover:
         self._source, self._target = sides
         self._path, self._actions, self._execute = path, actions, execute
         self.names: Sequence[str] = ()
-        self._after: frozenset[str] = frozenset()
-        """On the way back: the topics whose producers write at the source, from which the reverse replicator copies."""
         self._first: CutoverState | None = None
         """The state of the cutover whose way back this one is."""
         self._removed: dict[str, set[str]] = {}
         """The static members that this run has removed, by group."""
+        self._left_out: dict[str, int | None] = {}
+        """The numbers of records that the first cutover left out and that groups skip on the way back, or None."""
         self._since: dict[str, str] = {}
         """Offsets in the target that have changed since the last run with ``execute``, by group."""
         self._ends: dict[TopicPartition, tuple[object, object]] = {}
         """The ends of both logs when their translations were made."""
+        self._later: dict[str, str] = {}
+        """The notes about records that were written to the source after step 9, by topic."""
         self.state = self._opened(CutoverState.load(path), options)
         self.options = options = self._with_state(options)
         self._rename = TopicRenames(options.rules.topics)
@@ -250,50 +258,55 @@ class Cutover:
         return state
 
     def _find_producers(self, first: CutoverState) -> None:
-        """Finds the topics whose producers write at the source. Raises `GateRefused` if records that were written after
-        the first cutover are not at the target."""
+        """Finds which topics of the first cutover are copies: the producers of its others write at the source. If they
+        came home by the first cutover, their replicator is the one of the first move. Raises `GateRefused` if records
+        that were written after the first cutover are not at the target."""
         there = TopicRenames(first.topic_rules)
         after = {*map(there, first.copies)}
+        has_replicator = first.way_back is ReverseReplicator.RUNNING or bool(first.back_of)
         for name, topic in first.topics.items():
             ends = {_partition(tp): end for tp, end in topic.ends.items()}
             logs = self._source.cluster.log_ranges(ends).items()
             grown = {tp: ends[tp] for tp, log in logs if not isinstance(log, LogRange) or log.end > ends[tp]}
-            if first.way_back is not ReverseReplicator.RUNNING:
-                if not self._are_copies(grown):
-                    why = f"the producers of {name} write at {self._source.store.uri}, without a reverse replicator"
-                    hint = "a group that went back would miss these records; keep it where it is. If one copies them:"
-                    hint = Advice("{} run the first cutover with {way_back=running}", hint)
-                    raise GateRefused(f"the way back to {self._target.store.uri}", why, hint)
-            elif grown or topic.step >= Gate.PRODUCING:
+            if not has_replicator and self._not_copied(grown.items()):
+                why = f"the producers of {name} write at {self._source.store.uri}, without a reverse replicator"
+                hint = "a group that went back would miss these records; keep it where it is. If one copies them:"
+                hint = Advice("{} run the first cutover with {way_back=running}", hint)
+                raise GateRefused(f"the way back to {self._target.store.uri}", why, hint)
+            if topic.step >= Gate.PRODUCING or (has_replicator and grown):
                 after.add(there(name))
-        self._after = frozenset(after)
-        self._add_copies(map(there, first.topics))
+        outputs = (topic for topics in first.outputs.values() for topic in topics)
+        moved = (_partition(tp).topic for one in first.groups.values() for tp in one.source)
+        known = map(there, (*first.topics, *outputs, *moved))
+        self.state.copies = sorted({*self.state.copies, *known} - after)
 
-    def _add_copies(self, topics: Iterable[str]) -> None:
-        self.state.copies = sorted({*self.state.copies, *topics} - self._after)
-
-    def _are_copies(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Whether the target has all records of the source from these positions on."""
+    def _not_copied(self, positions: Collection[tuple[TopicPartition, int]]) -> set[TopicPartition]:
+        """Returns the partitions in which the target may lack a record of the source from the positions on."""
         found = self._actions.translations(True)
-        for tp in positions:
+        for tp, _ in positions:
             found.partitions.pop(tp, None)
-        found.load(positions.items())
-        return all(found.partitions[tp].lacking == 0 for tp in positions)
+        found.load(positions)
+        read = (found.partitions[tp] for tp, _ in positions)
+        return {one.source for one in read if one.lacking != 0 or any(at.missing for at in one.translations.values())}
 
     def _with_state(self, options: CutoverOptions) -> CutoverOptions:
         """Returns the options, completed from the state, and records the new ones. Raises `UsageError` if names of
         topics or groups differ from those of an earlier run."""
         state, first = self.state, self._first
-        if first is not None and not state.groups:
+        if first is not None:  # it may have moved more groups since the last run
             there = TopicRenames(first.topic_rules)
             outputs = (one for found in first.outputs.values() for one in found)
-            topics_ = dict.fromkeys((*first.topics, *first.copies, *outputs))
-            state.topic_rules = tuple(f"{re.escape(there(name))}={name}" for name in topics_)
-            state.renames = {new: old for old, new in first.renames.items()}
-            state.outputs = {first.renames.get(one, one): [*map(there, found)] for one, found in first.outputs.items()}
-        topics, renames = options.rules.topics or state.topic_rules, dict(options.renames) or state.renames
-        begun = any(one.step for one in state.groups.values())
-        if begun and (topics, renames) != (state.topic_rules, state.renames):
+            home = TopicRenames(state.topic_rules)
+            names = dict.fromkeys((*first.topics, *first.copies, *outputs))
+            rules = (f"{re.escape(there(name))}={name}" for name in names if home(there(name)) != name)
+            state.topic_rules = (*state.topic_rules, *rules)
+            state.renames = {new: old for old, new in first.renames.items()} | state.renames
+            found = {first.renames.get(one, one): [*map(there, to)] for one, to in first.outputs.items()}
+            state.outputs = found | state.outputs
+        topics, renames = options.rules.topics or state.topic_rules, {**state.renames, **options.renames}
+        begun = {name for name, one in state.groups.items() if one.step}
+        others = any(renames.get(name, name) != state.renames.get(name, name) for name in begun)
+        if others or (begun and topics != state.topic_rules):
             why = f"differ from those of state file {self._path}"
             raise UsageError(Advice("{rename_topic} and {rename}"), why, "leave them out: the state file has them")
         state.topic_rules, state.renames = topics, renames
@@ -326,16 +339,11 @@ class Cutover:
                 continue
             deadline = deadline or time.monotonic() + self.options.wait_s
             left = deadline - time.monotonic()
-            closed = [
-                f"{one.step} of {one.kind} {one.name}: {one.gate.why}" for one in found if self._may_open(one.gate)
-            ]
+            waits = ((one, one.gate) for one in found if one.gate is not None and one.gate.may_open)
+            closed = [f"{one.step} of {one.kind} {one.name}: {gate.why}" for one, gate in waits]
             if not closed or not self._execute or left <= 0 or self._actions.stop():
                 return found
             self._actions.note(f"waiting up to {left:.0f} s at step {closed[0]}")
-
-    def _may_open(self, gate: ClosedGate | None) -> TypeGuard[ClosedGate]:
-        """Whether a wait may open a gate. It does not replace the operator's word that the replicator is stopped."""
-        return gate is not None and (gate.step is not Gate.REPLICATOR or self.options.replicator_stopped)
 
     def undo(self) -> list[CutoverStatus]:
         """Takes back the groups that have not consumed at the target."""
@@ -347,33 +355,39 @@ class Cutover:
                 hint = "go back by a cutover from the target to the source with {back_of} {}"
                 gate = ClosedGate(Gate.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
             elif saved.step:
-                gate, done = self._take_back(name, saved), "taken back"
+                if self._execute:
+                    question = f"restore what {self._target.store.uri} held before {self._plan(saved)} was applied?"
+                    self._actions.confirm(question)
+                gate, done = self._unless_damaged(self._undo, name), "taken back"
             found.append(CutoverStatus("group", name, gate, done=done))
         return found
 
-    def _take_back(self, name: str, saved: GroupState) -> ClosedGate | None:
-        path, problem = self._plan(saved), "a dry run takes nothing back"
-        then: str = Advice("add {execute=True} to take it back")
-        if self._execute:
-            self._actions.confirm(f"restore what {self._target.store.uri} held before {path} was applied?")
-            problem = self._undo(name, saved)
-            then = Advice("stop its consumers, and run it again; if they have consumed at the target: leave out {undo}")
-            if self._is_undone(name, saved):
-                then = "some offsets were taken back already: set this one to the written one, and run it again"
-        return ClosedGate(Gate.WRITTEN, problem, then) if problem else None
+    def _unless_damaged(self, step: Callable[[str], ClosedGate | None], name: str) -> ClosedGate | None:
+        """Returns the gate of a step of a group, whose plan or journal may be damaged: other groups go on."""
+        try:
+            return step(name)
+        except (JournalError, PlanError, UnknownVersion) as error:
+            return ClosedGate(Gate.WRITTEN, str(error), error.hint or "run the same command again")
 
-    def _undo(self, name: str, saved: GroupState) -> str:
+    def _undo(self, name: str) -> ClosedGate | None:
         """Takes a group back, so that it begins again. Returns why it did not. Until the last save, the journal of its
-        plan tells that an undo has begun."""
-        there = self._target_name(name)
-        if self._has_begun(saved):
+        plan tells that an undo has begun. A dry run only looks."""
+        there, saved = self._target_name(name), self.state.groups[name]
+        if self._has_begun(name, saved):
             text = members_text(self._target.describe([there])[there])
             if problem := f"at the target, {text}" if text else self._actions.undo(self._plan(saved)):
-                return problem
+                then = "stop its consumers, and run it again; if they have consumed at the target, swap both clusters, "
+                then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset back", str(self._path))
+                if self._is_undone(name, saved):
+                    then = "some offsets were taken back already: set this one back, and run it again"
+                return ClosedGate(Gate.WRITTEN, problem, then)
+        if not self._execute:
+            then = Advice("add {execute=True} to take it back")
+            return ClosedGate(Gate.WRITTEN, "a dry run takes nothing back", then)
         self._tell_first(name, "")
         saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
         self._save()
-        return ""
+        return None
 
     def _tell_first(self, name: str, back: str) -> None:
         """Records in the state of the first cutover that a group goes back. Raises `JournalError` if it runs now."""
@@ -394,7 +408,7 @@ class Cutover:
         if self._first is not None:
             self._first = CutoverState.load(Path(self.state.back_of)) or self._first  # it may have moved producers
             self._find_producers(self._first)
-        resumed = {name: gate for name in self.names if (gate := self._resume(name))}
+        resumed = {name: gate for name in self.names if (gate := self._unless_damaged(self._resume, name))}
         self._users = cache(self._read_users)
         first = self._look()
         self._pause()
@@ -414,15 +428,15 @@ class Cutover:
         if writable and self._execute:
             self._end_if_stopped()
             written = f"{count_of(len(writable), 'group')} at {self._target.store.uri}"
-            places = places_text(groups[name] for name in writable)
+            places = places_text((groups[name] for name in writable), self._left_out)
             self._actions.confirm(f"write the offsets of {written}: {places}?")
             wrote = {name: self._write(name, groups[name]) for name in writable}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
-        self._add_copies(filter(self._is_back, observed))
         for topic in sorted(filter(self._has_steps, observed)):
             gate = self._topic(topic, observed[topic], groups)
-            notes = left_behind(observed[topic]), self._missing_way_back(observed[topic]) * (gate is None)
-            found.append(CutoverStatus("topic", topic, gate, "; ".join(filter(None, notes))))
+            doubt = self._missing_way_back(observed[topic]) * (gate is None)
+            notes = left_behind(observed[topic]), doubt, self._later.get(topic, "")
+            found.append(CutoverStatus("topic", topic, gate, Advice.joined(filter(None, notes))))
         self._save()
         return found
 
@@ -464,7 +478,7 @@ class Cutover:
 
     def _is_back(self, topic: str) -> bool:
         """Whether the source's topic is the copy of the target's."""
-        return self._first is not None and topic not in self._after
+        return topic in self.state.copies
 
     def _has_steps(self, topic: str) -> bool:
         """Whether producers of the topic are moved: on the way back, they may not have left."""
@@ -605,8 +619,9 @@ class Cutover:
     def _group(self, name: str, one: GroupObservation) -> ClosedGate | None:
         saved = self._groups[name]
         if saved.back:
+            why = f"it went back by the cutover with state file {saved.back}"
             then = Advice("to move it again, name a new {state} file, and add {back_of} {}", saved.back)
-            return ClosedGate(Gate.MOVING, f"it went back by the cutover with state file {saved.back}", then)
+            return ClosedGate(Gate.MOVING, why, then, may_open=False)
         if saved.step >= Gate.WRITTEN:
             gate = left_source(one, saved.source, saved.written)
             if gate is None and saved.step < Gate.STARTED and (gate := started(one, saved.written)) is None:
@@ -617,7 +632,7 @@ class Cutover:
                 saved.step = Gate.MOVING
             return gate
         if len({self._is_back(topic) for topic in one.topics}) > 1:
-            later = list_of(sorted(self._after.intersection(one.topics)), 3)
+            later = list_of(sorted(topic for topic in one.topics if not self._is_back(topic)), 3)
             why = f"the producers of {later} write at the source, and those of its other topics do not"
             return ClosedGate(Gate.READY, why, "move the producers of all topics of the group first")
         writer = self._other_writer(saved, one)
@@ -626,8 +641,8 @@ class Cutover:
         gate = ready(one, writer, self.options.max_behind, self.options.interval_s)
         removes = self.options.remove_static_members
         gate = gate or stopped(one, saved.alive, removes=removes) or translated(one)
-        gate = gate or (None if self._rewinds(one) else ahead(one))
-        saved.places = "" if gate else places_text([one])
+        gate = gate or (None if self._rewinds(one) else ahead(one)) or self._skipped(one)
+        saved.places = "" if gate else places_text([one], self._left_out)
         return gate or ClosedGate(
             Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
         )
@@ -647,10 +662,9 @@ class Cutover:
 
     def _note(self, name: str, one: GroupObservation, gate: ClosedGate | None) -> str:
         saved = self._groups[name]
-        moved = moved_on(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
+        repeated = repeats_text(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
         since = (text := self._since.get(name)) and f"another program has committed at the target: {text}"
-        repeated = moved and f"records are repeated: {moved}"
         return "; ".join(filter(None, (saved.places, repeated, doubt, since, without_offset(one) * bool(gate))))
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
@@ -684,7 +698,6 @@ class Cutover:
         problems: list[str] = [plan.error] if plan.error else []
         kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
         problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
-        problems += self._skipped(one, plan)
         gate = ClosedGate(
             Gate.TRANSLATED, Advice.joined(problems[:3]), "see the offsets of both clusters: offsets diff"
         )
@@ -708,16 +721,29 @@ class Cutover:
         found = next(self._source.store.scan([name]))
         return found, members_text(self._source.describe([name])[name])
 
-    def _skipped(self, one: GroupObservation, plan: GroupPlan) -> list[str]:
-        """Names the records that a group never gets if it goes back, because the first cutover left them out."""
+    def _skipped(self, one: GroupObservation) -> ClosedGate | None:
+        """Counts the records that a group never gets if it goes back, because the first cutover left them out. Returns
+        a gate if there are any, and the operator does not accept it."""
         first = None if self._first is None else self._first.groups.get(one.target_name)
-        if first is None or not first.plan or Verdict.MISSING in self.options.rules.accepts:
-            return []
-        groups = PlanFile(Path(self.state.back_of).with_name(first.plan)).groups()
-        forward = {step.source_tp: step for group in groups for step in group.steps}
-        steps = [(step, forward[step.tp]) for step in plan.steps if step.tp in forward]
-        found = {step.tp: text for step, there in steps if (text := skipped_on_the_way_back(there, step))}
-        return [Advice("{}: {}; {accept=missing} skips them", str(tp), text) for tp, text in found.items()]
+        if first is None or not first.plan:
+            return None
+        held, left_out, texts = one.source.now.offsets, 0, list[str]()
+        try:
+            plan = PlanFile(Path(self.state.back_of).with_name(first.plan))
+            for step in (step for group in plan.groups() for step in group.steps if step.tp in held):
+                place = one.topics[step.tp.topic].answer(step.tp, held[step.tp].offset)
+                offset = None if isinstance(place, OffsetMgrError) else place.answer.offset
+                number, text = skipped_on_the_way_back(step, offset)
+                left_out += number
+                texts += [f"{step.source_tp}: {text}"] if text else []
+            self._left_out[one.name] = left_out
+        except (PlanError, UnknownVersion) as error:
+            texts = [f"the plan of the first cutover tells what its target lacked: {error}"]
+            self._left_out[one.name] = None
+        if not texts or Verdict.MISSING in self.options.rules.accepts:
+            return None
+        then = Advice("to skip these records, add {accept=missing}")
+        return ClosedGate(Gate.TRANSLATED, Advice.joined(texts[:3]), then)
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:
         if problem := self._actions.apply(self._plan(saved)):
@@ -739,13 +765,13 @@ class Cutover:
         closed gate; None if no run was killed there, or the group begins again."""
         saved = self._groups[name]
         if self._is_undone(name, saved):
-            return ClosedGate(Gate.WRITTEN, "its undo has begun, and not ended", Advice("add {undo=True}"))
+            return ClosedGate(Gate.WRITTEN, "its undo has begun, and not ended", Advice("add {undo=True}"), False)
         if saved.step != Gate.TRANSLATED:
             return None
         if not self._execute:
             then = Advice("add {execute=True} to continue")
             return ClosedGate(Gate.WRITTEN, "an earlier run was stopped before the end of the write", then)
-        begun = self._has_begun(saved)
+        begun = self._has_begun(name, saved)
         if begun and self._has_consumed(name, saved):
             saved.step = Gate.WRITTEN
             self._save()
@@ -753,28 +779,31 @@ class Cutover:
         now, members = self._source_now(name)
         if begun and not members and Reads(now, now).positions == saved.source:
             return self._apply(name, saved)
-        problem = self._undo(name, saved)
-        return ClosedGate(Gate.WRITTEN, problem, "run the same command again") if problem else None
+        return self._undo(name)
 
     def _has_consumed(self, name: str, saved: GroupState) -> bool:
-        """Whether the plan of a group was written, and no offset of the target is before the written one, and not all
-        of them are that one: consumers have started there."""
+        """Whether no offset of the target is before the one that a group's plan has written, and not all of them are
+        that one: consumers have started there. A partition with its before-image was not written."""
         (found,) = self._target.store.scan([self._target_name(name)])
         held = Reads(found, found).positions
+        if not (path := self._plan(saved)).exists():
+            return False
+        steps = (step for group in PlanFile(path).groups() for step in group.steps)
+        before = {str(step.tp): step.target and step.target.offset for step in steps}
+        if any(before.get(tp) == held.get(tp) != offset for tp, offset in saved.written.items()):
+            return False
         beyond = [held.get(tp, -1) - offset for tp, offset in saved.written.items()]
-        plan = self._plan(saved)
-        wrote = plan.exists() and name in open_plan(plan)[1].apply.written
-        return wrote and min(beyond, default=0) >= 0 and any(beyond)
+        return min(beyond, default=0) >= 0 and any(beyond)
 
     def _plan(self, saved: GroupState) -> Path:
         return self._path.parent / saved.plan
 
-    def _has_begun(self, saved: GroupState) -> bool:
+    def _has_begun(self, name: str, saved: GroupState) -> bool:
         """Whether a run of apply may have written offsets of the plan. An undo names files that are missing."""
         plan = self._plan(saved)
         if not plan.exists() or (saved.step >= Gate.WRITTEN and not journal_path(plan).exists()):
             return True
-        return bool(open_plan(plan)[1].apply.intents)
+        return name in open_plan(plan)[1].apply.written
 
     def _is_undone(self, name: str, saved: GroupState) -> bool:
         """Whether an undo, or a rollback of the plan, has restored an offset."""
@@ -786,17 +815,14 @@ class Cutover:
 
     def _topic(self, name: str, one: TopicObservation, groups: Mapping[str, GroupObservation]) -> ClosedGate | None:
         saved = self.state.topics.setdefault(name, TopicState())
-        ended = name in self._ended
-        if ended and saved.step >= Gate.PRODUCING:
+        if saved.step >= Gate.PRODUCING:
             return None
         if gate := uneven(one, Gate.PRODUCERS_STOPPED):
             return gate
-        if not ended:
-            if saved.step >= Gate.REPLICATOR and self._has_way_back and self._has_new_records(one):
-                return no_copies(self._grown(one))
+        if name not in self._ended:
             users = {*self._users().get(name, ()), *self._unread}
             left = users.difference(self._moved(groups), self.options.excused)
-            steps = {name: one.step for name, one in self.state.groups.items() if one.step >= Gate.WRITTEN}
+            steps = {name: self.state.groups[name].step for name in self.state.moved()}
             gate = waits_for_groups(left, self._shares, self._unread, steps)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
@@ -809,9 +835,7 @@ class Cutover:
                 if closed is not None:
                     return closed
                 saved.step = max(saved.step, step)
-            saved.source_ends = ends_of(one.source[1])
-            if saved.step == Gate.REPLICATOR:
-                saved.ends = self._target_ends(one)
+            saved.source_ends, saved.ends = ends_of(one.source[1]), self._target_ends(one)
         if self._has_new_records(one):
             saved.step = Gate.PRODUCING
             return None
@@ -819,29 +843,48 @@ class Cutover:
         return ClosedGate(Gate.PRODUCING, "no new record at the target", then)
 
     def _has_ended(self, one: TopicObservation) -> bool:
-        """Whether the replicator of a topic has stopped, and its source has no new record since. Only a reverse
-        replicator may write there, after the producers have started at the target: copies of the target's records."""
-        saved = self.state.topics.get(one.name, TopicState())
-        grown = self._grown(one)
-        if saved.step < Gate.REPLICATOR or not grown:
-            return saved.step >= Gate.REPLICATOR
-        return self._has_way_back and self._has_new_records(one) and self._are_copies(grown)
+        """Whether the replicator of a topic has stopped, and its source has no new record since, until the producers
+        have started at the target. If a reverse replicator runs, the new records may be its copies: then the target has
+        a new record that the source did not hold when the logs were read, those of the target first.
+
+        After step 10, a run compares the new records once, for a note; the next run begins after the copies."""
+        saved, grown = self.state.topics.get(one.name, TopicState()), self._grown(one)
+        has_passed = saved.step >= Gate.PRODUCING
+        if saved.step < Gate.REPLICATOR or (has_passed and one.name in self._later):
+            return has_passed
+        self._later[one.name] = ""
+        if not grown or not (has_passed or self._has_way_back):
+            return not grown
+        ends = {tp: log.end for tp, log in one.source[1].items() if isinstance(log, LogRange) and tp in grown}
+        no_copies = self._not_copied((*grown.items(), *ends.items()))
+        self._later[one.name] = later_text(grown, no_copies)
+        if has_passed:
+            saved.copied |= {str(tp): end for tp, end in ends.items() if tp not in no_copies}
+        if has_passed or no_copies:
+            return has_passed
+        read = self._actions.translations(True).partitions
+        places = {str(read[tp].target): read[tp].translations[end] for tp, end in ends.items()}
+        held = {tp: (at.offset or 0) if at.verdict is Verdict.SEEN else sys.maxsize for tp, at in places.items()}
+        return self._has_new_records(one, held)
 
     @property
     def _has_way_back(self) -> bool:
         return self.state.way_back is ReverseReplicator.RUNNING
 
     def _grown(self, one: TopicObservation) -> dict[TopicPartition, int]:
-        """Returns the partitions of the source with new records since the replicator had stopped, and from where."""
-        ends = self.state.topics.get(one.name, TopicState()).source_ends
+        """Returns the partitions of the source with new records since the replicator had stopped, and from where:
+        without those that are known as copies."""
+        saved = self.state.topics.get(one.name, TopicState())
+        ends = {**saved.source_ends, **saved.copied}
         logs = {tp: log for tp, log in one.source[1].items() if isinstance(log, LogRange)}
         return {tp: max(log.start, at) for tp, log in logs.items() if log.end > (at := ends.get(str(tp), 0))}
 
-    def _has_new_records(self, one: TopicObservation) -> bool:
-        """Whether the target holds a record that was written since the replicator had stopped."""
+    def _has_new_records(self, one: TopicObservation, held: Mapping[str, int] = MappingProxyType({})) -> bool:
+        """Whether the target holds a record that was written since the replicator had stopped. ``held`` are the places
+        up to which the source holds the target's records."""
         ends = self.state.topics[one.name].ends
-        grown = (tp for tp, end in self._target_ends(one).items() if end > ends.get(tp, 0))
-        return any(self._follow(tp, ends.get(tp, 0)) for tp in grown)
+        grown = ((tp, end, max(ends.get(tp, 0), held.get(tp, 0))) for tp, end in self._target_ends(one).items())
+        return any(end > after and self._follow(tp, after) for tp, end, after in grown)
 
     def _target_ends(self, one: TopicObservation) -> dict[str, int]:
         logs = one.target_logs[1].items()
@@ -849,7 +892,7 @@ class Cutover:
 
     def _missing_way_back(self, one: TopicObservation) -> str:
         """Returns the doubt about the operator's word that a reverse replicator runs."""
-        if self._has_way_back and not self._grown(one):
+        if self._has_way_back and not self._grown(one) and not self.state.topics[one.name].copied:
             return "you said that a reverse replicator runs, but it has copied no record to the source yet"
         return ""
 

@@ -52,11 +52,13 @@ class Gate(IntEnum):
 
 
 class ClosedGate(NamedTuple):
-    """A closed gate. ``why`` names who or what holds it up, and ``next`` is what to do next."""
+    """A closed gate. ``why`` names who or what holds it up, and ``next`` is what to do next. ``may_open`` tells whether
+    it may open while the command waits: a wait does not replace the operator's word."""
 
     step: Gate
     why: str
     next: str
+    may_open: bool = True
 
 
 class CutoverStatus(NamedTuple):
@@ -269,16 +271,19 @@ def translated(one: GroupObservation) -> ClosedGate | None:
     return None
 
 
-def places_text(groups: Iterable[GroupObservation]) -> str:
-    """Counts the positions of groups by verdict, and the records that the groups repeat and skip at the target."""
+def places_text(groups: Iterable[GroupObservation], left_out: Mapping[str, int | None]) -> str:
+    """Counts the positions of groups by verdict, and the records that the groups repeat and skip at the target.
+    ``left_out`` has, by group, the number of those that an earlier move left out; None if unknown."""
+    groups = list(groups)
+    numbers = [left_out.get(one.name, 0) for one in groups]
     held = ((one, tp, at.offset) for one in groups for tp, at in one.source.now.offsets.items())
     found = [one.topics[tp.topic].answer(tp, position) for one, tp, position in held]
     answers = [one.answer for one in found if isinstance(one, TranslatedOffset)]
     verdicts = Counter(one.verdict for one in answers)
     text = f"{count_of(len(answers), 'position')}: {', '.join(f'{n:,} {verdict}' for verdict, n in verdicts.items())}"
     repeats = count_of(sum(one.repeats for one in answers), "record")
-    skips = count_of(sum(one.missing for one in answers), "record")
-    return f"{text}; repeats at most {repeats}, skips {skips}"
+    skips = count_of(sum(one.missing for one in answers) + sum(filter(None, numbers)), "record")
+    return f"{text}; repeats at most {repeats}, skips {'an unknown number of records' if None in numbers else skips}"
 
 
 def ahead(one: GroupObservation) -> ClosedGate | None:
@@ -309,18 +314,23 @@ def left_source(one: GroupObservation, planned: Positions, written: Positions) -
         then = f"stop the consumers of group {one.name} at the source"
         return ClosedGate(Gate.STARTED, f"at the source, {text}", then)
     consumed = any(one.target.positions.get(tp, 0) > offset for tp, offset in written.items())
-    if (text := moved_on(one, planned)) and not consumed:
+    if (text := _moved_on(one, planned)) and not consumed:
         again = "stop its consumers in both clusters, take it back with {undo=True}, and run the command again"
         return ClosedGate(Gate.STARTED, f"it committed after the write: {text}", Advice(again))
     return None
 
 
-def moved_on(one: GroupObservation, planned: Positions) -> str:
-    """Names an offset that the group committed at the source after it was translated."""
-    for tp, offset in one.source.positions.items():
-        if (was := planned.get(tp, "no offset")) != offset:
-            return f"{tp} is at {offset} at the source, and was translated at {was}"
-    return ""
+def _moved_on(one: GroupObservation, planned: Positions) -> str:
+    """Names the offsets that the group committed at the source after it was translated."""
+    moved = ((tp, at, planned.get(tp, "no offset")) for tp, at in one.source.positions.items())
+    return _named(f"{tp} is at {at} at the source, and was translated at {was}" for tp, at, was in moved if at != was)
+
+
+def repeats_text(one: GroupObservation, planned: Positions) -> str:
+    """Counts the records that a group which consumes at the target repeats, because it went on at the source."""
+    number = sum(max(0, at - planned.get(tp, 0)) for tp, at in one.source.positions.items())
+    moved = _moved_on(one, planned)
+    return f"repeats at most {count_of(number, 'more record')}: {moved}" if moved else ""
 
 
 def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
@@ -399,13 +409,11 @@ def producers_stopped(one: TopicObservation) -> ClosedGate | None:
     return None
 
 
-def no_copies(places: Mapping[TopicPartition, int]) -> ClosedGate:
-    """Returns the gate for records of the source that the reverse replicator has not copied from the target."""
-    text = _named(f"{tp} from {offset} on" for tp, offset in places.items())
-    text = f"records at the source that may be no copies of the target's: {text}"
-    return ClosedGate(
-        Gate.PRODUCERS_STOPPED, text, "stop what writes at the source, and copy these records to the target"
-    )
+def later_text(places: Mapping[TopicPartition, int], no_copies: Collection[TopicPartition]) -> str:
+    """Names the records that were written to the source from these places on, in the partitions ``no_copies``."""
+    text = _named(f"{tp} from {offset} on" for tp, offset in places.items() if tp in no_copies)
+    note = Advice("records at the source that may be no copies of the target's: {}; {}", text, READ_MORE)
+    return note if no_copies else ""
 
 
 def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None:
@@ -443,7 +451,7 @@ def replicator_stopped(one: TopicObservation, way_back: ReverseReplicator, *, is
         if way_back is ReverseReplicator.RUNNING:
             stop = f"{stop}; start the reverse one, and wait until it has begun at the end of {one.target}"
         then = Advice("{}; then add {replicator_stopped=True}", stop)
-        return ClosedGate(Gate.REPLICATOR, "you have not said that the replicator is stopped", then)
+        return ClosedGate(Gate.REPLICATOR, "you have not said that the replicator is stopped", then, may_open=False)
     if grown := _grown(one.target_logs):
         return ClosedGate(Gate.REPLICATOR, f"the target's log still changes: {_named(grown)}", stop)
     return None
@@ -477,7 +485,11 @@ _STEPS: Final = (
     ("started at the target", "The consumers of the group start at the target.", "operator"),
     ("moving", "The group commits beyond the written offsets.", "consumers"),
     ("producers stopped", "All groups of the topic have moved: the producers stop at the source.", "operator"),
-    ("copied to the end", "The last record of the source is the last one of the target.", "replicator"),
+    (
+        "copied to the end",
+        "The target holds the source's records from the first position of the groups on, but maybe not earlier ones.",
+        "replicator",
+    ),
     ("replicator stopped", "With a way back, the reverse replicator starts at the target's end.", "operator"),
     ("producers at the target", "The producers start at the target.", "operator"),
 )
@@ -505,7 +517,13 @@ class CutoverReport(NamedTuple):
     def parts(self) -> list[DocumentPart]:
         """Returns the runbook: how far everything is, all steps with who does them, and the ways back."""
         states = [
-            (one.kind, one.name, one.step, for_command_line(one.gate.why) if one.gate else "", one.note)
+            (
+                one.kind,
+                one.name,
+                one.step,
+                for_command_line(one.gate.why) if one.gate else "",
+                for_command_line(one.note),
+            )
             for one in self.statuses
         ]
         columns = {"kind": "words", "name": "name", "step": "words", "held up by": "words", "note": "words"}

@@ -173,7 +173,8 @@ class Rollback:
             )
 
     def preview(self) -> Iterator[RollbackPreview]:
-        """Yields the partitions that `execute` would restore now. Raises the same errors."""
+        """Yields the partitions that `execute` would restore now, then those that it would leave alone although they
+        do not hold their before-images. Raises the same errors."""
         self._check()
         tasks = self._without_deleted_logs(self._tasks())
         for task, current in with_offsets(self.store, tasks, lambda task: task.target_group):
@@ -185,6 +186,7 @@ class Rollback:
                 if not problem and not self.allow_rewind and now not in (applied, before):
                     problem = "it has changed since apply"
                 yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
+        yield from self._differences()
 
     def restored_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yields the offsets that `execute` would restore if nothing has changed since apply. Reads no store."""
@@ -345,13 +347,14 @@ def reverse_choice(plan: PlanFile) -> TranslationChoice | None:
     return rules._replace(topics=back, accepts=accepts, back=not rules.back)
 
 
-def skipped_on_the_way_back(forward: PlanStep, back: PlanStep) -> str:
-    """Returns the records that a group would never get if it goes back, because the copy lacked them; "" if none."""
+def skipped_on_the_way_back(forward: PlanStep, offset: int | None) -> tuple[int, str]:
+    """Returns the number of records that a group would never get if it goes back to ``offset``, because the copy lacked
+    them, and a text that names them; "" if there are none."""
     lacked = 0 if forward.origin is None else forward.origin.skips or 0
-    if not lacked or forward.source is None or back.after is None or back.after.offset <= forward.source.offset:
-        return ""
+    if not lacked or forward.source is None or offset is None or offset <= forward.source.offset:
+        return 0, ""
     records = f"the copy lacked {count_of(lacked, 'record')} from offset {forward.source.offset} on"
-    return f"{records}, which {back.after.offset} skips"
+    return lacked, f"{records}, which {offset} skips"
 
 
 @dataclass(frozen=True)
@@ -412,7 +415,7 @@ class ReversePlanner:
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
                 steps[tp] = PlanStep(tp, Action.REFUSE_LOST, None, step.target if step else None, None, why)
-            elif step.action.writes and (skips := skipped_on_the_way_back(one, step)):
+            elif step.action.writes and (skips := skipped_on_the_way_back(one, step.after and step.after.offset)[1]):
                 another = Advice(
                     "{}; to skip them, plan the way back as another move: {}", skips, Invocation("migrate plan")
                 )

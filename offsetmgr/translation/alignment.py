@@ -629,7 +629,7 @@ class InverseAlignment(Alignment):
         elif self.may_be_copied_again:
             why = "the source may be receiving a stretch again that it already holds"
         if earlier_a or earlier_b:
-            return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
+            return Translation(Verdict.UNKNOWN, why=why, missing=missing, earlier_a=earlier_a, earlier_b=earlier_b)
         bounds = a.offset_at(lower), a.offset_at(upper), upper - lower
         return Translation(Verdict.MISSING if missing else Verdict.BRACKETED, *bounds, why, missing)
 

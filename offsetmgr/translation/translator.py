@@ -356,11 +356,14 @@ class Translations:
         for one in self.translate(new, earliest):
             for position, offset in compared.get(one.source, ()):
                 self._differences[one.source, position, offset] = one.difference(position, offset)
-            found, digest = one.translations, one.digest
+            found, digest, lacking = one.translations, one.digest, one.lacking
             if known := self.partitions.get(one.source):
                 found = {**known.translations, **found}
+                # The first position has the larger number
+                lacking = None if lacking is None or known.lacking is None else max(lacking, known.lacking)
                 digest = blake2b((known.digest + digest).encode(), digest_size=_DIGEST_BYTES).hexdigest()
-            self.partitions[one.source] = one._replace(translations=found, digest=digest, alignment=None)
+            known = one._replace(translations=found, lacking=lacking, digest=digest, alignment=None)
+            self.partitions[one.source] = known
 
     def get(self, tp: TopicPartition, position: int) -> TranslatedOffset | OffsetMgrError:
         """Returns the answer for a loaded position, or the error of its partition."""

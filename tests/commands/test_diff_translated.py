@@ -221,6 +221,22 @@ def test_two_topics_with_one_name_in_the_target_are_refused() -> None:
         translations.target(TopicPartition("payments", 0))
 
 
+def test_a_later_position_hides_no_record_that_the_target_lacks() -> None:
+    def translate(positions: dict[TopicPartition, set[int]], *_: object) -> list[TranslatedPartition]:
+        lacking = 10 if 5 in positions[TP] else 0
+        return [
+            TranslatedPartition(
+                TP, TP, {one: Translation(Verdict.SEEN, one) for one in positions[TP]}, None, lacking=lacking
+            )
+        ]
+
+    translator = SimpleNamespace(topic_ids=lambda _: {}, translate=translate)
+    translations = Translations(cast(Any, translator), TranslationRules())
+    for position in (9, 5, 7):
+        translations.load([(TP, position)])
+    assert translations.partitions[TP].lacking == 10
+
+
 def test_a_partition_whose_log_cannot_be_read_is_no_partition_at_the_right_record() -> None:
     committed = CommittedPositions()
     other, third = TopicPartition("orders", 1), TopicPartition("orders", 2)

@@ -23,6 +23,8 @@ from processes import finish, start_command, until
 from test_kinds_of_groups import program
 from two_clusters import RECORDS, TwoClusters
 
+from offsetmgr.migration.cutover import Cutover
+
 pytestmark = pytest.mark.servers
 DRY = "a dry run writes nothing"
 
@@ -101,11 +103,21 @@ def operator(clusters: TwoClusters, unique: str, tmp_path: Path) -> Operator:
     return Operator(clusters, unique, tmp_path)
 
 
+def begin_again_to_write(path: Path, group: str) -> None:
+    state = json.loads(path.read_text())
+    state["groups"][group]["step"] = 3
+    path.write_text(json.dumps(state))
+
+
 def produce(bootstrap: str, topic: str, *values: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(topic, value, partition=0)
     assert producer.flush(60) == 0
+
+
+def set_back(uri: str, group: str, topic: str, offset: int) -> None:
+    command("offsets", "set", group, "-t", f"{topic}:0", "--to-offset", offset, "--store", uri, "--execute", "--yes")
 
 
 def abort(bootstrap: str, topic: str) -> None:
@@ -163,13 +175,13 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     produce(b, topic, "first at the target")
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
     assert "you said that a reverse replicator runs, but it has copied no record" in operator.notes[topic]
-    # Consumers and producers that come back at the source are named
+    # Consumers that come back at the source are named; records there are only noted from then on
     produce(clusters.a, topic, "too late")
     with consumer(clusters.a, group, topic, 0):
         found = operator.look("--execute")
     assert found[group][1].startswith("at the source, 1 member: rdkafka")
-    assert found[topic][0] == "7 producers stopped" and f"copies of the target's: {topic}-0 from " in found[topic][1]
-    assert operator.topic("--way-back", "none")[0] == "8 copied to the end"
+    assert operator.topic(code=0) == ("through", "")
+    assert f"may be no copies of the target's: {topic}-0 from " in operator.notes[topic]
 
 
 def test_an_interrupted_look_opens_no_gate(clusters: TwoClusters, operator: Operator, unique: str) -> None:
@@ -336,8 +348,7 @@ def test_a_written_group_must_not_go_on_at_the_source(
     commit(f"kafka://{clusters.b}", group, topic, {0: 60})
     why = f"without a member at the target, {topic}-0 is at 60 and not at 57 as written"
     assert operator.run() == ("5 started at the target", why)
-    to_57 = ("--to-offset", 57, "--store", f"kafka://{clusters.b}", "--execute", "--yes")
-    command("offsets", "set", group, "-t", f"{topic}:0", *to_57)
+    set_back(f"kafka://{clusters.b}", group, topic, 57)
     with consumer(a, group, topic, 0):
         assert operator.run()[1].startswith("at the source, 1 member: rdkafka")
     clusters.commit(group, topic, {0: 55})
@@ -348,6 +359,8 @@ def test_a_written_group_must_not_go_on_at_the_source(
     plan = next(operator.home.glob("*.plan"))
     aside = plan.rename(operator.home / "aside")
     assert operator.look("--undo", "--execute")[group][0] == "4 written"
+    plan.write_bytes(aside.read_bytes().replace(b"57", b"58"))
+    assert "its hash does not match" in operator.look("--undo")[group][1] and operator.run()[0] == "4 written"
     aside.rename(plan)
     # Also after a rollback of the plan
     command("migrate", "rollback", plan, "--yes")
@@ -359,20 +372,20 @@ def test_a_written_group_must_not_go_on_at_the_source(
     # A group that has consumed at the target goes on there, and is not taken back
     commit(f"kafka://{clusters.b}", group, topic, {0: 63})
     # Also if the command was killed before it knew that it had written the offsets
-    state = json.loads(operator.state.read_text())
-    state["groups"][group]["step"] = 3
-    operator.state.write_text(json.dumps(state))
+    begin_again_to_write(operator.state, group)
     clusters.commit(group, topic, {0: 56})
     assert operator.run()[0] == "5 started at the target"
     with consumer(clusters.b, group, topic, 44):
         clusters.commit(group, topic, {0: 56})
         assert operator.run() == ("through", "")
-    assert f"records are repeated: {topic}-0 is at 56 at the source" in operator.notes[group]
+    assert f"repeats at most 1 more record: {topic}-0 is at 56 at the source" in operator.notes[group]
     assert f"before a member was seen, {topic}-0 is at 63 and not at 62 as written" in operator.notes[group]
     assert operator.look("--undo", "--execute") == {group: ("6 moving", "it has consumed at the target")}
 
 
-def test_an_undo_restores_all_offsets_or_none(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
+def test_an_undo_restores_all_offsets_or_none(
+    clusters: TwoClusters, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, b, operator = clusters.topic(f"{unique}-t", 2), f"kafka://{clusters.b}", Operator(clusters, unique, tmp_path)
     for partition in (0, 1):
         clusters.copy(topic, partition=partition)
@@ -381,11 +394,28 @@ def test_an_undo_restores_all_offsets_or_none(clusters: TwoClusters, unique: str
     operator.run()
     commit(b, unique, topic, {0: 60})
     why = f"{topic}-0: is at 60 and not at 50: it has changed since apply"
-    assert operator.look("--undo", "--execute") == {unique: ("4 written", why)}
+    assert operator.look("--undo") == operator.look("--undo", "--execute") == {unique: ("4 written", why)}
+    assert f"add --back-of {operator.state}" in command(*operator.arguments("--undo"), code=1).stderr
     assert committed(b, unique) == {0: 60, 1: 50}
     with consumer(clusters.b, unique, topic, 0):
         assert operator.look("--undo", "--execute")[unique][1].startswith("at the target, 1 member: rdkafka")
     assert operator.run()[0] == "5 started at the target"
+    # Given another program that commits before the write, to one partition, and then to both
+    for offsets in ({1: 5}, {0: 5, 1: 5}):
+        set_back(b, unique, topic, 50)
+        operator.look("--undo", "--execute", code=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(Cutover, "_tell_first", lambda *_, found=offsets: commit(b, unique, topic, found))
+            assert operator.run()[0] == "4 written"
+        if 0 not in offsets:
+            why = f"{topic}-1: holds 5, and held no offset before the plan was applied"
+            assert operator.look("--undo", "--execute") == {unique: ("4 written", why)}
+            assert committed(b, unique) == {0: 50, 1: 5}
+            command("offsets", "delete", unique, "-t", f"{topic}:1", "--store", b, "--execute", "--yes")
+    # If nothing was written, the group begins again
+    clusters.commit(unique, topic, {0: 51, 1: 50})
+    assert operator.run("--wait", 9)[0] == "5 started at the target"
+    assert committed(b, unique) == {0: 51, 1: 50}
 
 
 KILLED = """
@@ -508,6 +538,7 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
         clusters.commit(operator.group, topic, {0: 50})
         assert operator.run()[0] == "5 started at the target"
     until(lambda: committed(f"kafka://{clusters.a}", group) == {0: 70})
+    assert operator.look("--execute")[topic][1] == f"1 group not through: {operator.group} (at step 5)"
     assert committed(f"kafka://{clusters.a}", f"{unique}-native") == {}
     with consumer(clusters.a, group, topic, 1):
         finish(process)
@@ -540,7 +571,29 @@ def test_no_way_back_skips_what_the_copy_lacked(clusters: TwoClusters, unique: s
     back: dict[str, Any] = {"state": tmp_path / "back.json", "back": True}
     step, why = operator.run("--back-of", operator.state, **back)
     assert step == "3 translated" and "the copy lacked 5 records from offset 50 on, which 75 skips" in why
+    # The printed way back does not accept it, and one whose first plan is gone says that the number is not known
+    command(*operator.arguments("--accept", "missing", "-o", page := tmp_path / "runbook.md"), code=None)
+    (line,) = (line for line in page.read_text().splitlines() if "From then on" in line)
+    assert "missing" not in line
+    plan = next(tmp_path.glob("cutover-*.plan"))
+    aside = plan.rename(tmp_path / "aside")
+    assert "tells what its target lacked: plan " in operator.run(**back)[1]
+    assert operator.look("--accept", "missing", **back)[unique] == ("4 written", DRY)
+    assert "skips an unknown number of records" in operator.notes[unique]
+    aside.rename(plan)
     assert operator.run("--accept", "missing", **back)[0] == "5 started at the target"
+    assert operator.notes[unique].endswith("skips 5 records")
+    # An offset goes backwards, also if the command was killed before it was written
+    operator.look("--undo", "--execute", code=0, **back)
+    set_back(f"kafka://{clusters.b}", unique, topic, 45)
+    assert operator.run("--accept", "bracketed", **back)[0] == "5 started at the target"
+    assert (written := committed(f"kafka://{clusters.a}", unique)) != {0: 50}
+    commit(f"kafka://{clusters.a}", unique, topic, {0: 50})
+    begin_again_to_write(back["state"], unique)
+    (journal,) = tmp_path.glob("back-*-2.plan.journal")
+    journal.write_bytes(journal.read_bytes().partition(b"apply-outcome")[0].rpartition(b"\n")[0] + b"\n")
+    assert operator.run(**back) == ("5 started at the target", "no consumer at the target")
+    assert committed(f"kafka://{clusters.a}", unique) == written
 
 
 def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
@@ -561,6 +614,7 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     clusters.copy(topic, RECORDS, RECORDS + 1)
     options: dict[str, Any] = {"state": back, "back": True}
     assert operator.look("--back-of", operator.state, **options)[group] == ("4 written", DRY)
+    assert operator.look("--way-back", "running")[topic][0] == "9 replicator stopped"
     # The producers start at the target, although the command has not seen it yet
     produce(clusters.b, topic, "new")
     shown = command(*operator.arguments("--back-of", operator.state, "--execute", **options), code=1).stderr
@@ -568,15 +622,35 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     assert not back.exists()
     # With a reverse replicator, groups and producers go back like before
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
-    step, _ = operator.run("--back-of", operator.state, "--max-behind", 0, **options)
-    assert step == "1 ready"
-    TwoClusters(clusters.b, clusters.a, clusters.make_topic).copy(topic, RECORDS + 1, RECORDS + 2)
+    assert operator.run("--back-of", operator.state, "--max-behind", 0, **options)[0] == "1 ready"
+    reverse = TwoClusters(clusters.b, clusters.a, clusters.make_topic)
+    reverse.copy(topic, RECORDS + 1, RECORDS + 2)
+    assert operator.topic(code=0) == ("through", "") and not operator.notes[topic]
+    # Also if they have begun to read a topic of the target
+    reverse.copy(reverse.topic(other := f"{unique}-other"))
+    reverse.commit(group, other, {0: 50})
+    assert operator.look(**options)[group] == ("4 written", DRY)
+    command("offsets", "delete", group, "-t", other, "--store", f"kafka://{clusters.b}", "--execute", "--yes")
     assert operator.run(**options)[0] == "5 started at the target"
     with consumer(clusters.a, group, topic, 2) as values:
         assert values == [b"more", b"new"]
         assert operator.topic("--replicator-stopped", **options)[0] == "10 producers at the target"
     produce(clusters.a, topic, "home")
     assert operator.topic(code=0, **options) == ("through", "")
+    # And then they move again: the producers are at home, and their replicator may be behind
+    assert operator.run("--back-of", back, "--max-behind", 0, state=operator.home / "third.json")[0] == "1 ready"
+    # In a topic without a record, the first one at the source is no copy, although the next one is
+    operator.group, topic, operator.state = f"{unique}-e", f"{unique}-e-t", operator.home / "empty.json"
+    for bootstrap in (clusters.a, clusters.b):
+        clusters.make_topic(topic, 1, bootstrap=bootstrap)
+    clusters.commit(operator.group, topic, {0: 0})
+    operator.run("--way-back", "running")
+    with consumer(clusters.b, operator.group, topic, 0):
+        assert operator.topic("--replicator-stopped")[0] == "10 producers at the target"
+    produce(clusters.a, topic, "stray")
+    produce(clusters.b, topic, "first", "second")
+    reverse.copy(topic, 0, 1)
+    assert operator.topic()[0].startswith("8 ") and f"{topic}-0 from 0 on; a larger --max-read" in operator.notes[topic]
 
 
 def test_producers_wait_for_all_groups_of_the_source(clusters: TwoClusters, operator: Operator, unique: str) -> None:
@@ -642,6 +716,16 @@ def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
     back: dict[str, Any] = {"state": operator.home / "back.json", "back": True}
     why = f"output topic: 1 record of {output}-0 not at the target"
     assert operator.run("--back-of", operator.state, **back) == ("3 translated", why)
+    # Nor does that of a job that the first cutover moves later
+    clusters.commit(operator.group, f"{unique}-t", {0: 100})
+    operator.group = f"{unique}-later"
+    clusters.commit(operator.group, f"{unique}-t", {0: 50})
+    clusters.copy(late := clusters.topic(f"{unique}-late"))
+    assert operator.run("--output-topic", f"{operator.group}={late}")[0] == "5 started at the target"
+    with consumer(clusters.b, operator.group, f"{unique}-t", 50):
+        operator.run()
+    produce(clusters.b, late, "result")
+    assert operator.run(**back) == ("3 translated", why.replace(output, late))
 
 
 def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
@@ -651,13 +735,24 @@ def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_pa
     clusters.commit(unique, topic, {0: 50})
     operator, page = Operator(clusters, unique, tmp_path), tmp_path / "runbook.md"
     clusters.commit(f"{unique}-too", topic, {0: 50})
+    words = ("--group", f"{unique}-too", "--rename", f"{unique}={unique}-too")
+    assert f"would both become {unique}-too" in command(*operator.arguments(*words), code=2).stderr
     operator.run("--rename-topic", r"(.*)=A.\1", "--rename", f"{unique}={unique}-new", "--group", f"{unique}-too")
     assert committed(f"kafka://{clusters.b}", f"{unique}-too") == {0: 50}
-    # Later runs need not name it again
-    shown = command(*operator.arguments("-o", page), code=1)
+    # Later runs need not name it again, and may name another
+    clusters.commit(f"{unique}-more", topic, {0: 50})
+    operator.run("--group", f"{unique}-more", "--rename", f"{unique}-more={unique}-renamed")
+    assert committed(f"kafka://{clusters.b}", f"{unique}-renamed") == {0: 50}
+    files = {side: tmp_path / f"{side}.properties" for side in ("from", "to")}
+    logins = [word for side, file in files.items() for word in (f"--{side}-command-config", file)]
+    for file in files.values():
+        file.write_text("security.protocol=PLAINTEXT\n")
+    shown = command(*operator.arguments("-o", page, *logins), code=1)
     assert f"next: group {unique}: start the consumers of group {unique}-new at the target" in shown.stderr
     assert "without a reverse replicator and --way-back running, there is no way back" in shown.stderr
     text = page.read_text()
+    (line,) = (line for line in text.replace("\\", "").splitlines() if "From then on" in line)
+    assert f"--from-command-config {files['to']}" in line and f"--to-command-config {files['from']}" in line
     assert "no consumer at the target" in text and f"--group {unique}-new" in text.replace("\\", "")
     # And neither does the way back
     with consumer(clusters.b, f"{unique}-new", copied, 10):
