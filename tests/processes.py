@@ -24,6 +24,12 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 DEADLINE_S = 300
 
 
+def on_a_full_disk(kib: int) -> tuple[str, ...]:
+    """The program that runs a command whose files cannot grow beyond ``kib`` KiB: a larger write writes the part that
+    fits, and fails."""
+    return ("bash", "-c", f'ulimit -f {kib}; exec "$@"', "bash", *OFFSETMGR)
+
+
 def pass_margin() -> None:
     """Waits until a commit is later than all earlier ones by more than the margin of the stores' clocks."""
     passed = time.monotonic() + 2 * CLOCK_MARGIN_MS / 1000

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import re
 import select
-import signal
 import struct
+import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 CONTROL: Final = re.compile(
     rb"\x1b\[[0-9;?<>=]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|[\x07\x0f\x0e]"
@@ -22,14 +20,26 @@ CONTROL: Final = re.compile(
 """Control sequences: colours, movements of the cursor, titles of windows."""
 
 
+def start_on_terminal(
+    command: Sequence[str], size: tuple[int, int] = (40, 80), before: str = "", **options: Any
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts a program with its own controlling terminal of ``size`` rows and columns. Returns the process and the
+    terminal's other end. ``before``: a shell command that runs first."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    # The shell acquires the terminal. Python code between fork and exec could wait for ever: tests have threads.
+    shell = ["bash", "-c", f': <"$0"; {before or ":"}; exec "$@"', os.ttyname(theirs), *command]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = subprocess.Popen(shell, start_new_session=True, **streams, **options)
+    os.close(theirs)
+    return process, ours
+
+
 class Terminal:
     """Runs a program in a pseudo-terminal with the given number of columns. ``close`` kills the program."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], *, columns: int = 80, rows: int = 40) -> None:
-        self.pid, self._descriptor = pty.fork()
-        if not self.pid:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.execvpe(command[0], list(command), dict(env))
+        self._process, self._descriptor = start_on_terminal(command, (rows, columns), env=env)
         self.raw = b""
         self.ended = False
 
@@ -39,11 +49,9 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        self._process.kill()
         os.close(self._descriptor)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        self._process.wait()
 
     def type(self, text: str) -> None:
         """Types the text. Only output after this call is in `text`."""
@@ -85,4 +93,4 @@ class Terminal:
         """Reads until the program ends, and returns its exit code (minus the signal's number if a signal killed it)."""
         while not self.ended:
             self.read(30)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._process.wait()

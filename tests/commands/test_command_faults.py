@@ -6,7 +6,6 @@ files that cannot be read or written.
 
 import hashlib
 import re
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from committed_offsets import commit
-from processes import Commands, create_topic
+from processes import Commands, create_topic, on_a_full_disk
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
@@ -184,13 +183,7 @@ def test_an_unknown_group_is_one_error_line(scene: Scene) -> None:
 
 
 GROUP_COUNT = 300
-MAX_FILE_BYTES = 40_000
-"""Size limit for files: more than the journal's first intents need, less than all intents need."""
-
-
-def limit_file_size() -> None:
-    """Simulates a full disk: a write beyond the limit fails after it has written the part that fits."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+FULL_DISK = on_a_full_disk(40)  # more KiB than the journal's first intents need, less than all intents need
 
 
 def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_space(scene, tmp_path, unique) -> None:
@@ -202,13 +195,13 @@ def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_s
     with open_store(source) as old, open_store(target) as new:
         edits = [GroupEdit(group, {tp: Change(OffsetAndMetadata(0, "moved"))}) for group in groups]
         assert [r.failures for r in old.edit(edits) if r.failures] == []
-        planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, preexec_fn=limit_file_size)
+        planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, program=FULL_DISK)
         assert planning.stderr.endswith(
             "error: plan no.json: File too large\nhint: free disk space, then run the same command again\n"
         )
         assert list(tmp_path.glob("*no.json*")) == []
         commands.run("migrate", "plan", *stores, "-o", "p.json")
-        failed = commands.run("migrate", "apply", "p.json", "--yes", code=1, preexec_fn=limit_file_size)
+        failed = commands.run("migrate", "apply", "p.json", "--yes", code=1, program=FULL_DISK)
         changed, *error = failed.stderr.splitlines()[-3:]
         match = re.fullmatch(
             r"the offsets of up to (\d+) groups had been changed when the error occurred \((\d+) are confirmed\); "

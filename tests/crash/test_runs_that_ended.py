@@ -1,12 +1,10 @@
 """Commands that are killed or whose terminal hangs up midway, and the next run after them, on a real broker."""
 
-import fcntl
 import itertools
 import os
 import select
 import signal
 import subprocess
-import termios
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,8 @@ import pytest
 from conftest import MakeTopic
 from event_loop_thread import EventLoopThread
 from everyday import Cli
-from processes import fill, start_command, until
+from processes import OFFSETMGR, fill, start_command, until
+from terminal import start_on_terminal
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
@@ -44,18 +43,9 @@ def start(cli: Cli, directory: Path, *arguments: str, **options: Any) -> subproc
 def on_a_terminal(
     cli: Cli, directory: Path, *arguments: str, nohup: bool = False
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Starts the command with its own controlling terminal. Returns the process and the terminal's other end."""
-    ours, theirs = os.openpty()
-
-    def session() -> None:
-        os.setsid()
-        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    process = start(cli, directory, *arguments, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session)
-    os.close(theirs)
-    return process, ours
+    """Starts the command with its own controlling terminal, whose other end is returned."""
+    command = [*OFFSETMGR, *arguments]
+    return start_on_terminal(command, before="trap '' HUP" if nohup else "", env=cli.environ, cwd=directory)
 
 
 @dataclass

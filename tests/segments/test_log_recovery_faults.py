@@ -1,7 +1,6 @@
 """A recovery that a full disk, a kill or a change of the log interrupts loses nothing."""
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from damaged_log import JUNK, NEWEST, SOUND, tree
-from processes import run_command
-
-
-def limit_file_size() -> None:
-    """Simulates a full disk: a write beyond the limit writes the bytes that fit, and fails."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+from processes import on_a_full_disk, run_command
 
 
 @pytest.mark.parametrize("how", ["--in-place", "--to"])
@@ -25,7 +19,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
 
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = ("log", "recover", str(log_dir), how, *out, "--execute", "--yes")
-    done = run_command(*command, environ=environ, preexec_fn=limit_file_size, code=1)
+    done = run_command(*command, environ=environ, program=on_a_full_disk(2), code=1)
 
     assert tree(log_dir) == before
     assert ": File too large\nhint: " in done.stderr
