@@ -36,19 +36,21 @@ QUICK: dict[str, Any] = {
 def reader(bootstrap: str, group: str, **settings: Any) -> Consumer:
     """A consumer of committed records that commits nothing by itself."""
     reads = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, **reads, **QUICK, **settings})
+    # A broker answers only after this time that it has no further record.
+    quick = {**QUICK, "fetch.wait.max.ms": 50}
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, **reads, **quick, **settings})
 
 
 def read_all(bootstrap: str, topic: str) -> Iterator[tuple[bytes, int]]:
-    """Yields the key and the number of each committed record, by partition in the order of the log."""
+    """Yields the key and the number of each committed record; those of a partition are in the order of the log."""
     with closing(reader(bootstrap, "oracle", **{"enable.partition.eof": True})) as consumer:
-        for partition in range(PARTITIONS):
-            consumer.assign([Position(topic, partition, OFFSET_BEGINNING)])
-            at_end = False
-            while not at_end:
-                for one in consumer.consume(BATCH, 0.1):
-                    if at_end := _is_end(one):
-                        break
+        consumer.assign([Position(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+        ended = set[int | None]()
+        while len(ended) < PARTITIONS:
+            for one in consumer.consume(BATCH, 0.1):
+                if _is_end(one):
+                    ended.add(one.partition())
+                else:
                     yield bytes(one.key() or b""), int(one.value() or b"")
 
 
