@@ -27,9 +27,9 @@ def start_on_terminal(
     terminal's other end. ``before``: a shell command that runs first."""
     ours, theirs = os.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-    # The shell acquires the terminal. Python code between fork and exec could wait for ever: tests have threads.
+    # The shell acquires the terminal. Python code between fork and exec can hang, because tests have threads.
     shell = ["bash", "-c", f': <"$0"; {before or ":"}; exec "$@"', os.ttyname(theirs), *command]
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
     process = subprocess.Popen(shell, start_new_session=True, **streams, **options)
     os.close(theirs)
     return process, ours

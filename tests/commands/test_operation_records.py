@@ -140,7 +140,7 @@ def test_lines_of_concurrent_writers_do_not_mix(log: Log) -> None:
     writers = []
     for _ in range(4):
         if (pid := os.fork()) == 0:
-            signal.alarm(300)  # a fork of a process with threads can wait for ever
+            signal.alarm(300)  # a fork of a process with threads can hang
             for number in range(6):
                 command(*SET, "--to-offset", number + 6, "--reason", "r" * 5000, code=None)
             os._exit(0)

@@ -223,7 +223,7 @@ def killed(fleet: Migration, at: int, when: str) -> bool:
     if there are fewer."""
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-    signal.alarm(300)  # a fork of a process with threads can wait for ever
+    signal.alarm(300)  # a fork of a process with threads can hang
     count = itertools.count()
 
     def dying(original: Any) -> Any:
