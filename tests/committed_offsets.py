@@ -28,10 +28,11 @@ def committed(uri: str, group: str) -> dict[int, int]:
         return offsets_of(store, group)
 
 
-def commit(uri: str, group: str, topic: str, positions: Mapping[int, int]) -> None:
+def commit(uri: str, group: str, topic: str, positions: Mapping[int, int], *, allow_rewind: bool = False) -> None:
     """Commits offsets of a topic by the numbers of its partitions."""
+    values = {TopicPartition(topic, p): OffsetAndMetadata(offset) for p, offset in positions.items()}
     with open_store(uri) as store:
-        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(offset) for p, offset in positions.items()})
+        store.commit(group, values, allow_rewind=allow_rewind)
 
 
 @contextmanager

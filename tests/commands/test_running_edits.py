@@ -23,10 +23,10 @@ CONSUMER_PROTOCOL = {"group.protocol": "consumer"}
 @contextmanager
 def consuming(bootstrap: str, group: str, **config: object) -> Iterator[list[tuple[int, int]]]:
     """A consumer of the topic ``group`` that commits every 0.2 s. Yields the partition and offset of its records."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
-        | {"auto.commit.interval.ms": 200, **config}
-    )
+    own = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    if "group.protocol" not in config:
+        own["heartbeat.interval.ms"] = "200"  # by default, a member learns of a rebalance up to 3 s later
+    consumer = Consumer({**own, "auto.commit.interval.ms": 200, **config})
     consumer.subscribe([group])
     received: list[tuple[int, int]] = []
 

@@ -88,8 +88,7 @@ def test_a_group_is_followed_as_far_as_its_records_are_copied(mirrored: Mirrored
         clusters.copy(topic, 60, to=copy)
         until(lambda: mirrored.at(unique) == {0: 97, 1: 20})
         # And a rewind of the source is not followed
-        with open_store(f"kafka://{clusters.a}") as store:
-            store.commit(unique, {TopicPartition(topic, 1): OffsetAndMetadata(15)}, allow_rewind=True)
+        commit(f"kafka://{clusters.a}", unique, topic, {1: 15}, allow_rewind=True)
         clusters.commit(unique, topic, {0: 95})
         until(lambda: mirrored.at(unique) == {0: 102, 1: 20})
     (row,) = found

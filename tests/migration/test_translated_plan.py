@@ -62,11 +62,6 @@ class Planned:
         return [tuple(row[name] for name in names) for row in found]
 
 
-def set_back(uri: str, group: str, topic: str, offset: int) -> None:
-    with open_store(uri) as store:
-        store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset)}, allow_rewind=True)
-
-
 @pytest.fixture
 def planned(clusters: TwoClusters, tmp_path: Path) -> Planned:
     return Planned(clusters, tmp_path / "shop.plan")
@@ -118,11 +113,11 @@ def test_groups_are_written_at_the_records_that_they_have_committed(
     # And consumers that move on in the target make progress
     commit(planned.b, unique, topic, {0: 80})
     assert planned.verify()[0][:3] == (0, "progress", "seen")
-    set_back(planned.b, unique, topic, 57)
+    commit(planned.b, unique, topic, {0: 57}, allow_rewind=True)
     # And a group that goes on in the source is behind by records
     commit(planned.a, unique, topic, {0: 53})
     assert planned.verify(code=1)[0] == (0, "source-ahead", "seen", 60, "seen", 3, 0)
-    set_back(planned.a, unique, topic, 50)
+    commit(planned.a, unique, topic, {0: 50}, allow_rewind=True)
     # And the other steps of a migration know the plan
     (group,) = rows("migrate", "status", planned.path, "--window", "0")
     assert (group["state"], group["blocked_by"]) == ("applied", None)
@@ -240,7 +235,7 @@ def test_the_end_of_a_migration_may_delete_the_offsets_of_the_source(
     # A group that is not at the record of its present offset does not pass
     commit(planned.a, unique, topic, {0: 52})
     assert "1 of 1 partition do not verify" in command(*finalize, code=1).stderr
-    set_back(planned.a, unique, topic, 50)
+    commit(planned.a, unique, topic, {0: 50}, allow_rewind=True)
     commit(planned.b, unique, topic, {0: 75})
     command(*finalize)
     assert committed(planned.a, unique) == {}
@@ -282,7 +277,7 @@ def test_a_target_that_is_ahead_is_kept_by_the_users_word(clusters: TwoClusters,
     planned.apply()
     assert planned.verify()[0][:2] == (0, "equal")
     # An equal offset is no equal record
-    set_back(planned.b, unique, topic, 50)
+    commit(planned.b, unique, topic, {0: 50}, allow_rewind=True)
     assert planned.verify(code=1) == [(0, "behind", "seen", 55, "seen", 5, 0)]
 
 
@@ -298,7 +293,7 @@ def test_a_consumer_that_jumps_to_the_end_before_apply_or_in_a_new_log_is_no_pro
     assert "another program may commit there" in planned.apply(code=1)
     assert planned.verify(code=1) == [(0, "ahead-unproven", "unknown", 20, "seen", 0, 80)]
     # Or the target's topic is recreated after apply, and the consumer starts at the end of the new one
-    set_back(planned.b, unique, topic, 20)
+    commit(planned.b, unique, topic, {0: 20}, allow_rewind=True)
     planned.plan(unique)
     planned.apply()
     recreate(clusters.b, topic, records=0)
