@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Iterable
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -24,6 +23,7 @@ from offsetmgr.period.records import MemberNode
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_member import SessionLease, SessionMember
+from offsetmgr.zookeeper.client.watches import Watches
 
 _RETRY_S: Final = 0.5
 """Seconds between the end of a session and the start of the next session."""
@@ -86,7 +86,7 @@ class MemberThread(SessionMember):
         own_node = _member_node(state)
         epoch = nodes.register(state.member, own_node)
         state.set_registered(epoch, lease.valid)
-        watches = _Watches(session, self._wake.set)
+        watches = Watches(session, lambda _path: self._wake.set())
         view: BarrierView | None = None
         while not self._stopping.is_set():
             self._require_session(lease)
@@ -97,9 +97,9 @@ class MemberThread(SessionMember):
             # Watches are set before their nodes are read. The root is watched while no period is open, because the node
             # of the open period does not exist yet.
             parents = [nodes.members_path, *([nodes.root] if state.open is None else ())]
-            again = watches.add([nodes.open_path], [*parents, *([nodes.progress_path] if leads else ())])
+            again = _watch(watches, session, [nodes.open_path], [*parents, *([nodes.progress_path] if leads else ())])
             if view is not None and leads:
-                again |= watches.add([f"{nodes.progress_path}/{name}" for name in view.seen.progress], ())
+                again |= _watch(watches, session, [f"{nodes.progress_path}/{name}" for name in view.seen.progress], ())
             if again or leads or view is None or state.needs_full_read():
                 view = nodes.read()
                 again = self._process(nodes, view, epoch, own_node)
@@ -134,37 +134,11 @@ def _member_node(state: MemberState) -> MemberNode:
     return MemberNode(socket.gethostname(), os.getpid(), state.owned)
 
 
-class _Watches:
-    """The watches of one session. A watch that fires wakes the member's thread."""
-
-    def __init__(self, session: ZookeeperSession, wake: Callable[[], None]) -> None:
-        self._session = session
-        self._wake = wake
-        self._set = set[str]()
-        self._lock = threading.Lock()
-
-    def __contains__(self, path: str) -> bool:
-        with self._lock:
-            return path in self._set
-
-    def add(self, nodes: Collection[str], parents: Collection[str]) -> bool:
-        """Sets watches on ``nodes``, and on the children of ``parents``, except where a watch is already set. Returns
-        True if it set a watch on a parent. The children of that parent may have changed before the watch was set, so
-        the caller must read the nodes again. Raises `ServerError` if a parent was deleted."""
-        with self._lock:
-            nodes = [path for path in nodes if path not in self._set]
-            parents = [path for path in parents if path not in self._set]
-            self._set.update(nodes, parents)
-        missing = self._session.watch_many(nodes, parents, self._fired) if nodes or parents else []
-        with self._lock:
-            self._set.difference_update(missing)
-        if gone := [path for path in missing if path in parents]:
-            raise ServerError(
-                f"ZooKeeper node {self._session.chroot}{gone[0]}", "was deleted while members were running"
-            )
-        return bool(parents)
-
-    def _fired(self, path: str) -> None:
-        with self._lock:
-            self._set.discard(path)
-        self._wake()
+def _watch(watches: Watches, session: ZookeeperSession, nodes: Iterable[str], parents: Iterable[str]) -> bool:
+    """Sets watches on ``nodes``, and on the children of ``parents``. Returns True if it set a watch on a parent. The
+    children of that parent may have changed before the watch was set, so the caller must read the nodes again. Raises
+    `ServerError` if a parent was deleted."""
+    added = watches.add(nodes, parents)
+    if gone := added.missing.intersection(added.parents):
+        raise ServerError(f"ZooKeeper node {session.chroot}{min(gone)}", "was deleted while members were running")
+    return bool(added.parents)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -38,6 +38,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import list_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_member import SessionLease, SessionMember
+from offsetmgr.zookeeper.client.watches import Watches
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.registration import GroupRegistration, read_registration, register
@@ -297,8 +298,7 @@ class MemberOwnership:
         self._member = member
         self._session = session
         self._claims = claims
-        self._watched: set[str] = set()
-        self._lock = threading.Lock()
+        self._watches = Watches(session, lambda _path: member.wake())
         self.owned: dict[TopicPartition, ThreadId] = {}
         """The owned partitions, each with its thread. Each change replaces the mapping."""
         self.held_by_others: dict[TopicPartition, str] = {}
@@ -377,32 +377,14 @@ class MemberOwnership:
         self.owned = {tp: thread for tp, thread in self.owned.items() if tp not in partitions}
         self._not_consumed -= set(partitions)
 
-    def _watch(self, nodes: list[str], parents: list[str]) -> bool:
+    def _watch(self, nodes: Iterable[str], parents: Iterable[str]) -> bool:
         """Sets watches on these nodes, so that the next change of a node wakes the member. Returns whether any watch is
         new.
 
         If a parent is missing, sets a watch for the creation of the parent. If an owner node is missing, wakes the
         member immediately.
         """
-        with self._lock:
-            nodes = [path for path in nodes if path not in self._watched]
-            parents = [path for path in parents if path not in self._watched]
-            self._watched |= {*nodes, *parents}
-        missing = {*nodes, *parents}
-        try:
-            if missing:
-                missing = set(self._session.watch_many(nodes, parents, self._on_watch))
-            for path in missing.intersection(parents):
-                self._session.watch_children(path, self._on_watch)
-                missing.discard(path)
-        finally:
-            with self._lock:
-                self._watched -= missing
-        if missing and any(self._claims.path(tp) in missing for tp in (*self.owned, *self.held_by_others)):
+        added = self._watches.add(nodes, parents, await_parents=True)
+        if any(self._claims.path(tp) in added.missing for tp in (*self.owned, *self.held_by_others)):
             self._member.wake()
-        return bool(nodes or parents)
-
-    def _on_watch(self, path: str) -> None:
-        with self._lock:
-            self._watched.discard(path)
-        self._member.wake()
+        return bool(added.nodes or added.parents)

@@ -14,6 +14,7 @@ from typing import Final
 
 from offsetmgr.core.errors import value_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.watches import Watches
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.offsets.group_nodes import SINGULAR
 
@@ -36,7 +37,7 @@ class OffsetWatcher:
         self._lock = threading.Lock()
         self._fired_paths: set[str] = set()
         self._wake = threading.Event()
-        self._watched: set[str] = set()
+        self._watches = Watches(session, self._on_change)
         self._all_watched = False
         """Whether all watches are set."""
 
@@ -49,7 +50,7 @@ class OffsetWatcher:
         if not self._all_watched:
             self._take_fired()
             self._watch_everything()
-            self._all_watched = bool(self._watched)
+            self._all_watched = paths.CONSUMERS in self._watches
             if self._all_watched:
                 return None
         if not self._wake.wait(timeout_s):
@@ -70,7 +71,6 @@ class OffsetWatcher:
         with self._lock:
             fired, self._fired_paths = self._fired_paths, set()
             self._wake.clear()
-        self._watched -= fired
         return fired
 
     def _on_change(self, path: str) -> None:
@@ -79,25 +79,19 @@ class OffsetWatcher:
         self._wake.set()
 
     def _watch_everything(self) -> None:
-        self._set_watches((), (paths.CONSUMERS,))
+        self._watches.add((), (paths.CONSUMERS,))
         self._watch_groups(group for group in self._session.children(paths.CONSUMERS) or () if self._selects(group))
 
     def _watch_groups(self, groups: Iterable[str]) -> None:
         """Sets the missing watches of these groups. Sets watches on directories before watches on their children."""
         names = list(groups)
         offsets = [f"{paths.group(group)}/{directory}" for group in names for directory in ("offsets", SINGULAR)]
-        self._set_watches((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])
+        self._watches.add((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])
         topics = list(self._children(offsets))
-        self._set_watches((), topics)
-        self._set_watches(list(self._children(topics)), ())
+        self._watches.add((), topics)
+        self._watches.add(list(self._children(topics)), ())
 
     def _children(self, parents: Sequence[str]) -> Iterator[str]:
         """Yields the paths of the children of these nodes. Skips nodes that have been deleted."""
         for parent, names in zip(parents, self._session.children_many(parents), strict=True):
             yield from (f"{parent}/{name}" for name in value_of(names) or ())
-
-    def _set_watches(self, nodes: Sequence[str], parents: Sequence[str]) -> None:
-        nodes = [path for path in nodes if path not in self._watched]
-        parents = [path for path in parents if path not in self._watched]
-        missing = set(self._session.watch_many(nodes, parents, self._on_change))
-        self._watched |= {*nodes, *parents} - missing
