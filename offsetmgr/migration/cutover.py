@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import count
@@ -23,6 +23,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.errors import (
     GateRefused,
+    GroupActive,
     JournalError,
     OffsetMgrError,
     OtherCluster,
@@ -38,6 +39,7 @@ from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.operation_log import OperationLog, OperationStart
 from offsetmgr.kafka.cluster import KafkaCluster
+from offsetmgr.migration import cutover_gates as gates
 from offsetmgr.migration.cutover_gates import (
     QUIET_INTERVALS,
     READ_MORE,
@@ -48,38 +50,15 @@ from offsetmgr.migration.cutover_gates import (
     LogRanges,
     Reads,
     TopicObservation,
-    ahead,
-    copied,
-    difference,
-    ends_of,
-    later_text,
-    left_behind,
-    left_source,
-    members_text,
-    moving,
-    not_started,
-    other_offset,
-    places_text,
-    producers_stopped,
-    ready,
-    repeats_text,
-    replicator_stopped,
-    started,
-    static_members,
-    stopped,
-    translated,
-    uneven,
-    waits_for_groups,
-    without_offset,
 )
 from offsetmgr.migration.journaled_writer import open_plan
-from offsetmgr.migration.plan import Action, GroupPlan, PlanFile
+from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
 from offsetmgr.migration.progress import journal_path
 from offsetmgr.migration.rollback import skipped_on_the_way_back
 from offsetmgr.migration.state_file import StateFileFormat
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
-from offsetmgr.translation.translator import TranslatedOffset, Translations
+from offsetmgr.translation.translator import TranslatedOffset, TranslatedPartition, Translations
 
 OPERATION: Final = "migrate cutover"
 STATE_FILE: Final = StateFileFormat("cutover", "the state of a cutover", "offsetmgr-cutover", (1,))
@@ -129,7 +108,7 @@ class TopicState:
 class CutoverState:
     """Everything that the next run needs. ``clusters`` are the ids of the source's cluster and of the target's, and
     ``excused`` the groups of the source that a run has excused. ``copies`` are the topics of the source that are copies
-    of the target's."""
+    of the target's. ``topic_ids`` are the ids of topics in both clusters, by name at the source."""
 
     clusters: tuple[str, str]
     topic_rules: tuple[str, ...] = ()
@@ -139,6 +118,7 @@ class CutoverState:
     way_back: ReverseReplicator = ReverseReplicator.NONE
     outputs: dict[str, Sequence[str]] = field(default_factory=dict)
     excused: list[str] = field(default_factory=list)
+    topic_ids: dict[str, list[str]] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
 
@@ -257,7 +237,7 @@ class Cutover:
             state.back_of = str(back.absolute())
         return state
 
-    def _find_producers(self, first: CutoverState) -> None:
+    def _find_producers(self, first: CutoverState, look: _Look) -> None:
         """Finds which topics of the first cutover are copies: the producers of its others write at the source. If they
         came home by the first cutover, their replicator is the one of the first move. Raises `GateRefused` if records
         that were written after the first cutover are not at the target."""
@@ -266,9 +246,11 @@ class Cutover:
         has_replicator = first.way_back is ReverseReplicator.RUNNING or bool(first.back_of)
         for name, topic in first.topics.items():
             ends = {_partition(tp): end for tp, end in topic.ends.items()}
-            logs = self._source.cluster.log_ranges(ends).items()
-            grown = {tp: ends[tp] for tp, log in logs if not isinstance(log, LogRange) or log.end > ends[tp]}
-            if not has_replicator and self._not_copied(grown.items()):
+            logs, is_read = self._source.cluster.log_ranges(ends), there(name) in self._consumed
+            if is_read and (error := next((one for one in logs.values() if isinstance(one, OffsetMgrError)), None)):
+                raise error
+            grown = {tp: ends[tp] for tp, log in logs.items() if isinstance(log, LogRange) and log.end > ends[tp]}
+            if is_read and not has_replicator and self._not_copied(grown.items()):
                 why = f"the producers of {name} write at {self._source.store.uri}, without a reverse replicator"
                 hint = "a group that went back would miss these records; keep it where it is. If one copies them:"
                 hint = Advice("{} run the first cutover with {way_back=running}", hint)
@@ -277,17 +259,28 @@ class Cutover:
                 after.add(there(name))
         outputs = (topic for topics in first.outputs.values() for topic in topics)
         moved = (_partition(tp).topic for one in first.groups.values() for tp in one.source)
-        known = map(there, (*first.topics, *outputs, *moved))
-        self.state.copies = sorted({*self.state.copies, *known} - after)
+        known = {*self.state.copies, *map(there, (*first.topics, *first.copies, *outputs, *moved))}
+        new = by_key((tp.topic, (tp, log.end)) for tp, log in look.source_logs.items() if isinstance(log, LogRange))
+        self.state.copies = sorted({*known, *(topic for topic in {*new} - known if self._is_copy(new[topic]))} - after)
+
+    def _is_copy(self, ends: Collection[tuple[TopicPartition, int]]) -> bool:
+        """Whether a topic that the first cutover does not know is a copy of the target's, which may hold more."""
+        return any(one.lacking is None for one in self._compared(ends, back=False)) and not self._not_copied(ends)
 
     def _not_copied(self, positions: Collection[tuple[TopicPartition, int]]) -> set[TopicPartition]:
         """Returns the partitions in which the target may lack a record of the source from the positions on."""
-        found = self._actions.translations(True)
+        read = self._compared(positions, back=True)
+        return {one.source for one in read if one.lacking != 0 or any(at.missing for at in one.translations.values())}
+
+    def _compared(
+        self, positions: Collection[tuple[TopicPartition, int]], *, back: bool
+    ) -> Iterator[TranslatedPartition]:
+        """Translates positions again, and yields their partitions."""
+        found = self._actions.translations(back)
         for tp, _ in positions:
             found.partitions.pop(tp, None)
         found.load(positions)
-        read = (found.partitions[tp] for tp, _ in positions)
-        return {one.source for one in read if one.lacking != 0 or any(at.missing for at in one.translations.values())}
+        return (found.partitions[tp] for tp, _ in positions)
 
     def _with_state(self, options: CutoverOptions) -> CutoverOptions:
         """Returns the options, completed from the state, and records the new ones. Raises `UsageError` if names of
@@ -351,13 +344,15 @@ class Cutover:
         for name in self.names:
             saved = self.state.groups.get(name, GroupState())
             gate, done = None, "not written"
-            if saved.step >= Gate.MOVING:
+            if saved.back:
+                gate = gates.went_back(saved.back)
+            elif saved.step >= Gate.MOVING:
                 hint = "go back by a cutover from the target to the source with {back_of} {}"
                 gate = ClosedGate(Gate.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
             elif saved.step:
                 if self._execute:
-                    question = f"restore what {self._target.store.uri} held before {self._plan(saved)} was applied?"
-                    self._actions.confirm(question)
+                    before = f"before {self._plan(saved)} was applied"
+                    self._actions.confirm(f"restore what {self._target.store.uri} held {before}?")
                 gate, done = self._unless_damaged(self._undo, name), "taken back"
             found.append(CutoverStatus("group", name, gate, done=done))
         return found
@@ -373,9 +368,11 @@ class Cutover:
         """Takes a group back, so that it begins again. Returns why it did not. Until the last save, the journal of its
         plan tells that an undo has begun. A dry run only looks."""
         there, saved = self._target_name(name), self.state.groups[name]
-        if self._has_begun(name, saved):
-            text = members_text(self._target.describe([there])[there])
-            if problem := f"at the target, {text}" if text else self._actions.undo(self._plan(saved)):
+        has_begun = self._has_begun(name, saved)
+        if has_begun or saved.step >= Gate.WRITTEN:
+            text = gates.members_text(self._target.describe([there])[there]) or self._changed_equal(name, saved)
+            undone = "" if text or not has_begun else self._actions.undo(self._plan(saved))
+            if problem := f"at the target, {text}" if text else undone:
                 then = "stop its consumers, and run it again; if they have consumed at the target, swap both clusters, "
                 then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset back", str(self._path))
                 if self._is_undone(name, saved):
@@ -388,6 +385,11 @@ class Cutover:
         saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
         self._save()
         return None
+
+    def _changed_equal(self, name: str, saved: GroupState) -> str:
+        """Names an offset that the plan did not write, because the target held it already, and that has changed."""
+        equal = (step for step in self._steps(saved) if step.action is Action.SKIP_EQUAL)
+        return gates.other_offset(self._held(name), {str(step.tp): step.after.offset for step in equal if step.after})
 
     def _tell_first(self, name: str, back: str) -> None:
         """Records in the state of the first cutover that a group goes back. Raises `JournalError` if it runs now."""
@@ -405,12 +407,12 @@ class Cutover:
             self.state.save(self._path)
 
     def _round(self) -> list[CutoverStatus]:
-        if self._first is not None:
-            self._first = CutoverState.load(Path(self.state.back_of)) or self._first  # it may have moved producers
-            self._find_producers(self._first)
         resumed = {name: gate for name in self.names if (gate := self._unless_damaged(self._resume, name))}
         self._users = cache(self._read_users)
         first = self._look()
+        if self._first is not None:
+            self._first = CutoverState.load(Path(self.state.back_of)) or self._first  # it may have moved producers
+            self._find_producers(self._first, first)
         self._pause()
         second = self._look()
         self._end_if_stopped()  # a shorter interval shows nothing
@@ -423,20 +425,22 @@ class Cutover:
             found.append(CutoverStatus("group", name, gate, self._note(name, groups[name], gate)))
         self._save()
         stopped = [one.name for one in found if one.gate is not None and one.gate.step is Gate.STOPPED]
-        if self._remove_static_members({name: static_members(groups[name].members[0]) for name in stopped}):
+        if self._remove_static_members({name: gates.static_members(groups[name].members[0]) for name in stopped}):
             return self._round()
         if writable and self._execute:
             self._end_if_stopped()
             written = f"{count_of(len(writable), 'group')} at {self._target.store.uri}"
-            places = places_text((groups[name] for name in writable), self._left_out)
+            notes = (gates.without_offset(groups[name]) for name in writable)
+            places = gates.places_text((groups[name] for name in writable), self._left_out)
+            places = "; ".join(dict.fromkeys([places, *filter(None, notes)]))
             self._actions.confirm(f"write the offsets of {written}: {places}?")
-            wrote = {name: self._write(name, groups[name]) for name in writable}
+            wrote = {name: self._write(name, groups[name]) for name in writable if not self._actions.stop()}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
         for topic in sorted(filter(self._has_steps, observed)):
-            gate = self._topic(topic, observed[topic], groups)
+            gate = self._topic(topic, observed[topic])
             doubt = self._missing_way_back(observed[topic]) * (gate is None)
-            notes = left_behind(observed[topic]), doubt, self._later.get(topic, "")
-            found.append(CutoverStatus("topic", topic, gate, Advice.joined(filter(None, notes))))
+            texts = gates.left_behind(observed[topic]), doubt, self._later.get(topic, "")
+            found.append(CutoverStatus("topic", topic, gate, Advice.joined(filter(None, texts))))
         self._save()
         return found
 
@@ -502,7 +506,7 @@ class Cutover:
         return _Look(source, target, self._source.cluster.log_ranges(tps), in_target, counts)
 
     def _observe(self, first: _Look, second: _Look) -> tuple[dict[str, GroupObservation], dict[str, TopicObservation]]:
-        open_ = self._open_transactions(second.source_logs)
+        open_, recreated = self._open_transactions(second.source_logs), self._recreated(second.counts)
 
         def of_topic(topic: str, counts: tuple[int | None, int | None]) -> TopicObservation:
             tps = [TopicPartition(topic, n) for n in range(counts[0] or 0)]
@@ -520,6 +524,7 @@ class Cutover:
                 Verdict.MISSING in self.options.rules.accepts,
                 self._lacking,
                 self._answer,
+                recreated.get(topic, ""),
             )
 
         topics = {topic: of_topic(topic, counts) for topic, counts in second.counts.items()}
@@ -539,6 +544,22 @@ class Cutover:
         }
         self._load(self._positions(groups, topics, second), second)
         return groups, topics
+
+    def _recreated(self, topics: Iterable[str]) -> dict[str, str]:
+        """Returns the topics of which numbers are saved and that are other logs now, with the cluster."""
+        here = self._source.cluster.topic_ids(topics)
+        there = self._target.cluster.topic_ids(map(self._rename, topics))
+        begun = {_partition(tp).topic for one in self.state.groups.values() if one.step for tp in one.source}
+        begun |= {name for name, one in self.state.topics.items() if one.step >= Gate.REPLICATOR}
+        found = {}
+        for topic in topics:
+            ids = [here.get(topic, ""), there.get(self._rename(topic), "")]
+            known = self.state.topic_ids.setdefault(topic, ids) if topic in begun else ids
+            self.state.topic_ids[topic] = known
+            for side, old, new in zip((self._source, self._target), known, ids, strict=True):
+                if old and new and old != new:
+                    found[topic] = side.store.uri
+        return found
 
     def _open_transactions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Returns the partitions of the source with an open transaction, each with a text that names it."""
@@ -566,6 +587,8 @@ class Cutover:
         saved = (item for one in self.state.groups.values() for item in one.source.items())
         resumed = by_key((_partition(text), offset) for text, offset in saved)
         for tp, log in look.source_logs.items():
+            if tp.topic in self._ended and isinstance(log, LogRange) and not self._is_through(tp.topic):
+                wanted.add((tp, log.end))
             if tp.topic in asked and isinstance(log, LogRange):
                 whole = tp.topic in outputs and self._is_back(tp.topic)
                 first = log.start if whole else max(log.start, min(resumed.get(tp, [log.end])))
@@ -619,16 +642,20 @@ class Cutover:
     def _group(self, name: str, one: GroupObservation) -> ClosedGate | None:
         saved = self._groups[name]
         if saved.back:
-            why = f"it went back by the cutover with state file {saved.back}"
-            then = Advice("to move it again, name a new {state} file, and add {back_of} {}", saved.back)
-            return ClosedGate(Gate.MOVING, why, then, may_open=False)
+            return gates.went_back(saved.back)
         if saved.step >= Gate.WRITTEN:
-            gate = left_source(one, saved.source, saved.written)
-            if gate is None and saved.step < Gate.STARTED and (gate := started(one, saved.written)) is None:
+            recreated = (topic for topic in one.topics.values() if topic.recreated)
+            closed = (gates.uneven(topic, Gate.STARTED) for topic in recreated)
+            gate = next(closed, None) or gates.left_source(one, saved.source, saved.written)
+            if gate is None and saved.step < Gate.STARTED and (gate := gates.started(one, saved.written)) is None:
                 saved.step = Gate.STARTED
-            if not members_text(one.members[1]):
-                saved.doubt = other_offset(one, saved.written) if saved.step < Gate.STARTED else saved.doubt
-            if gate is None and saved.step < Gate.MOVING and (gate := moving(one, saved.written, self._follow)) is None:
+            if saved.step < Gate.STARTED and not (gates.members_text(one.members[1]) or one.target.now.error):
+                saved.doubt = gates.other_offset(one.target.positions, saved.written)
+            if (
+                gate is None
+                and saved.step < Gate.MOVING
+                and (gate := gates.moving(one, saved.written, self._follow)) is None
+            ):
                 saved.step = Gate.MOVING
             return gate
         if len({self._is_back(topic) for topic in one.topics}) > 1:
@@ -637,12 +664,12 @@ class Cutover:
             return ClosedGate(Gate.READY, why, "move the producers of all topics of the group first")
         writer = self._other_writer(saved, one)
         removed = {*self._removed.get(name, ()), *saved.alive}
-        saved.alive = sorted(removed.intersection(static_members(one.members[0])))
-        gate = ready(one, writer, self.options.max_behind, self.options.interval_s)
+        saved.alive = sorted(removed.intersection(gates.static_members(one.members[0])))
+        gate = gates.ready(one, writer, self.options.max_behind, self.options.interval_s)
         removes = self.options.remove_static_members
-        gate = gate or stopped(one, saved.alive, removes=removes) or translated(one)
-        gate = gate or (None if self._rewinds(one) else ahead(one)) or self._skipped(one)
-        saved.places = "" if gate else places_text([one], self._left_out)
+        gate = gate or gates.stopped(one, saved.alive, removes=removes) or gates.translated(one)
+        gate = gate or (None if self._rewinds(one) else gates.ahead(one)) or self._skipped(one)
+        saved.places = "" if gate else gates.places_text([one], self._left_out)
         return gate or ClosedGate(
             Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
         )
@@ -652,8 +679,10 @@ class Cutover:
         dry run keeps no state, so a change since the last run with ``execute`` is only a note of it."""
         now_ms = SystemClock().now_ms()
         earlier = saved.seen if saved.seen is not None else self._first_offsets(one) or {}
-        since = difference(earlier, one.target.positions)
-        changed = difference(Reads(one.target.before, one.target.before).positions, one.target.positions)
+        since = gates.difference(earlier, one.target.positions)
+        if one.target.before.error or one.target.now.error:
+            return saved.changed
+        changed = gates.difference(Reads(one.target.before, one.target.before).positions, one.target.positions)
         self._since[one.name] = "" if self._execute or changed else since
         if changed := changed or since * self._execute:
             saved.changed, saved.changed_ms = changed, now_ms
@@ -662,10 +691,10 @@ class Cutover:
 
     def _note(self, name: str, one: GroupObservation, gate: ClosedGate | None) -> str:
         saved = self._groups[name]
-        repeated = repeats_text(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
+        repeated = gates.repeats_text(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
         since = (text := self._since.get(name)) and f"another program has committed at the target: {text}"
-        return "; ".join(filter(None, (saved.places, repeated, doubt, since, without_offset(one) * bool(gate))))
+        return "; ".join(filter(None, (saved.places, repeated, doubt, since, gates.without_offset(one) * bool(gate))))
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""
@@ -698,12 +727,14 @@ class Cutover:
         problems: list[str] = [plan.error] if plan.error else []
         kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
         problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
+        differing = (step for step in plan.steps if gates.differs(step, one))
+        problems += [f"{step.tp}: its place has changed since it was shown" for step in differing]
         gate = ClosedGate(
             Gate.TRANSLATED, Advice.joined(problems[:3]), "see the offsets of both clusters: offsets diff"
         )
         if not problems:
             now, members = self._source_now(name)
-            text = members or Reads(one.source.now, now).changed()
+            text = members or gates.error_of(now) or Reads(one.source.now, now).changed()
             gate = ClosedGate(Gate.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}")
             problems = [f"{text}"] if text else []
         if problems:
@@ -719,7 +750,7 @@ class Cutover:
     def _source_now(self, name: str) -> tuple[GroupOffsets, str]:
         """Returns the offsets of a group at the source, and the text about its members, which are read after them."""
         found = next(self._source.store.scan([name]))
-        return found, members_text(self._source.describe([name])[name])
+        return found, gates.members_text(self._source.describe([name])[name])
 
     def _skipped(self, one: GroupObservation) -> ClosedGate | None:
         """Counts the records that a group never gets if it goes back, because the first cutover left them out. Returns
@@ -747,10 +778,11 @@ class Cutover:
 
     def _apply(self, name: str, saved: GroupState) -> ClosedGate:
         if problem := self._actions.apply(self._plan(saved)):
-            return ClosedGate(Gate.WRITTEN, problem, "run the same command again")
+            then = Advice("run the same command again; if that does not help, add {undo=True}, and begin again")
+            return ClosedGate(Gate.WRITTEN, problem, then)
         saved.step = Gate.WRITTEN
         self._save()
-        return not_started(self._target_name(name))
+        return gates.not_started(self._target_name(name))
 
     def _plan_path(self, group: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._path.stem}-{group}")[:180]
@@ -777,6 +809,8 @@ class Cutover:
             self._save()
             return None
         now, members = self._source_now(name)
+        if error := gates.error_of(now):
+            return ClosedGate(Gate.WRITTEN, f"the source cannot be read: {error}", "run the same command again")
         if begun and not members and Reads(now, now).positions == saved.source:
             return self._apply(name, saved)
         return self._undo(name)
@@ -784,16 +818,22 @@ class Cutover:
     def _has_consumed(self, name: str, saved: GroupState) -> bool:
         """Whether no offset of the target is before the one that a group's plan has written, and not all of them are
         that one: consumers have started there. A partition with its before-image was not written."""
-        (found,) = self._target.store.scan([self._target_name(name)])
-        held = Reads(found, found).positions
-        if not (path := self._plan(saved)).exists():
-            return False
-        steps = (step for group in PlanFile(path).groups() for step in group.steps)
-        before = {str(step.tp): step.target and step.target.offset for step in steps}
-        if any(before.get(tp) == held.get(tp) != offset for tp, offset in saved.written.items()):
+        held = self._held(name)
+        before = {str(step.tp): step.target and step.target.offset for step in self._steps(saved)}
+        if not before or any(before.get(tp) == held.get(tp) != offset for tp, offset in saved.written.items()):
             return False
         beyond = [held.get(tp, -1) - offset for tp, offset in saved.written.items()]
         return min(beyond, default=0) >= 0 and any(beyond)
+
+    def _held(self, name: str) -> dict[str, int]:
+        """Returns the offsets of a group at the target."""
+        (found,) = self._target.store.scan([self._target_name(name)])
+        return Reads(found, found).positions
+
+    def _steps(self, saved: GroupState) -> list[PlanStep]:
+        """Returns the steps of a group's plan; none if the file is gone."""
+        path = self._plan(saved)
+        return [step for group in PlanFile(path).groups() for step in group.steps] if path.exists() else []
 
     def _plan(self, saved: GroupState) -> Path:
         return self._path.parent / saved.plan
@@ -813,29 +853,29 @@ class Cutover:
 
     # --- the steps of a topic ----------------------------------------------------------------------
 
-    def _topic(self, name: str, one: TopicObservation, groups: Mapping[str, GroupObservation]) -> ClosedGate | None:
+    def _topic(self, name: str, one: TopicObservation) -> ClosedGate | None:
         saved = self.state.topics.setdefault(name, TopicState())
-        if saved.step >= Gate.PRODUCING:
+        if self._is_through(name):
             return None
-        if gate := uneven(one, Gate.PRODUCERS_STOPPED):
+        if gate := gates.uneven(one, Gate.PRODUCERS_STOPPED):
             return gate
         if name not in self._ended:
             users = {*self._users().get(name, ()), *self._unread}
-            left = users.difference(self._moved(groups), self.options.excused)
+            left = users.difference(self._moved(), self.options.excused)
             steps = {name: self.state.groups[name].step for name in self.state.moved()}
-            gate = waits_for_groups(left, self._shares, self._unread, steps)
+            gate = gates.waits_for_groups(left, self._shares, self._unread, steps, self.names)
             for step, closed in (
-                (Gate.PRODUCERS_STOPPED, gate or producers_stopped(one)),
-                (Gate.COPIED, copied(one)),
+                (Gate.PRODUCERS_STOPPED, gate or gates.producers_stopped(one)),
+                (Gate.COPIED, gates.copied(one)),
                 (
                     Gate.REPLICATOR,
-                    replicator_stopped(one, self.state.way_back, is_stopped=self.options.replicator_stopped),
+                    gates.replicator_stopped(one, self.state.way_back, is_stopped=self.options.replicator_stopped),
                 ),
             ):
                 if closed is not None:
                     return closed
                 saved.step = max(saved.step, step)
-            saved.source_ends, saved.ends = ends_of(one.source[1]), self._target_ends(one)
+            saved.source_ends, saved.ends = gates.ends_of(one.source[1]), self._target_ends(one)
         if self._has_new_records(one):
             saved.step = Gate.PRODUCING
             return None
@@ -848,8 +888,7 @@ class Cutover:
         a new record that the source did not hold when the logs were read, those of the target first.
 
         After step 10, a run compares the new records once, for a note; the next run begins after the copies."""
-        saved, grown = self.state.topics.get(one.name, TopicState()), self._grown(one)
-        has_passed = saved.step >= Gate.PRODUCING
+        saved, grown, has_passed = self._topic_state(one.name), self._grown(one), self._is_through(one.name)
         if saved.step < Gate.REPLICATOR or (has_passed and one.name in self._later):
             return has_passed
         self._later[one.name] = ""
@@ -857,7 +896,7 @@ class Cutover:
             return not grown
         ends = {tp: log.end for tp, log in one.source[1].items() if isinstance(log, LogRange) and tp in grown}
         no_copies = self._not_copied((*grown.items(), *ends.items()))
-        self._later[one.name] = later_text(grown, no_copies)
+        self._later[one.name] = gates.later_text(grown, no_copies)
         if has_passed:
             saved.copied |= {str(tp): end for tp, end in ends.items() if tp not in no_copies}
         if has_passed or no_copies:
@@ -867,6 +906,12 @@ class Cutover:
         held = {tp: (at.offset or 0) if at.verdict is Verdict.SEEN else sys.maxsize for tp, at in places.items()}
         return self._has_new_records(one, held)
 
+    def _topic_state(self, topic: str) -> TopicState:
+        return self.state.topics.get(topic, TopicState())
+
+    def _is_through(self, topic: str) -> bool:
+        return self._topic_state(topic).step >= Gate.PRODUCING
+
     @property
     def _has_way_back(self) -> bool:
         return self.state.way_back is ReverseReplicator.RUNNING
@@ -874,17 +919,30 @@ class Cutover:
     def _grown(self, one: TopicObservation) -> dict[TopicPartition, int]:
         """Returns the partitions of the source with new records since the replicator had stopped, and from where:
         without those that are known as copies."""
-        saved = self.state.topics.get(one.name, TopicState())
+        saved = self._topic_state(one.name)
         ends = {**saved.source_ends, **saved.copied}
         logs = {tp: log for tp, log in one.source[1].items() if isinstance(log, LogRange)}
         return {tp: max(log.start, at) for tp, log in logs.items() if log.end > (at := ends.get(str(tp), 0))}
 
     def _has_new_records(self, one: TopicObservation, held: Mapping[str, int] = MappingProxyType({})) -> bool:
-        """Whether the target holds a record that was written since the replicator had stopped. ``held`` are the places
-        up to which the source holds the target's records."""
-        ends = self.state.topics[one.name].ends
-        grown = ((tp, end, max(ends.get(tp, 0), held.get(tp, 0))) for tp, end in self._target_ends(one).items())
-        return any(end > after and self._follow(tp, after) for tp, end, after in grown)
+        """Whether the target holds a record that producers wrote since the replicator had stopped: its last one is no
+        copy. ``held`` are the places up to which the source holds the target's records."""
+        ends, has_grown = self.state.topics[one.name].ends, bool(self._grown(one))
+        for tp, log in one.target_logs[1].items():
+            there = str(self._rename.partition(tp))
+            after = max(ends.get(there, 0), held.get(there, 0))
+            if isinstance(log, OffsetMgrError) or log.end <= after or not self._follow(there, after):
+                continue
+            if has_grown or not self._ends_with_copy(one, tp):
+                return True
+        return False
+
+    def _ends_with_copy(self, one: TopicObservation, tp: TopicPartition) -> bool:
+        """Whether the last record of the target is a copy: a replicator may have written records again."""
+        log = one.source[1].get(tp)
+        end = self._answer(tp, log.end) if isinstance(log, LogRange) else log
+        is_again = isinstance(end, TranslatedOffset) and end.answer.verdict is Verdict.NOT_YET
+        return is_again or isinstance(self._lacking(tp), int)
 
     def _target_ends(self, one: TopicObservation) -> dict[str, int]:
         logs = one.target_logs[1].items()
@@ -896,9 +954,9 @@ class Cutover:
             return "you said that a reverse replicator runs, but it has copied no record to the source yet"
         return ""
 
-    def _moved(self, groups: Mapping[str, GroupObservation]) -> set[str]:
+    def _moved(self) -> set[str]:
         done = {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING and not saved.back}
-        return {name for name in done if name not in groups or not members_text(groups[name].members[0])}
+        return done - self._alive
 
     def _read_users(self) -> dict[str, list[str]]:
         """Returns the groups of the source with offsets or members in each topic, and finds the share groups among
@@ -909,7 +967,7 @@ class Cutover:
         names = {*store.groups(), *self._groups}
         scanned = list(store.scan(list(names)))
         used = [(tp.topic, one.name) for one in scanned for tp in (*one.offsets, *one.errors)]
-        self._unread = {one.name: one.error for one in scanned if one.error is not None}
+        self._unread, self._alive = {one.name: one.error for one in scanned if one.error is not None}, set[str]()
         for name, held in cluster.share_offsets(shares).items() if shares else ():
             if isinstance(held, OffsetMgrError):
                 self._unread[name] = held
@@ -918,9 +976,14 @@ class Cutover:
         for name, described in cluster.describe_groups([*names, *shares], every_kind=True).items():
             if isinstance(described, OffsetMgrError):
                 self._unread[name] = described
-            else:
-                used += [(tp.topic, name) for member in described.members for tp in member.partitions]
-        for name, saved in self._groups.items():
+                continue
+            is_moving = described.protocol_type == "consumer" and described.state != "STABLE"
+            if is_moving and any(member.topics is None for member in described.members):
+                self._unread[name] = GroupActive(f"group {name}", "it is in a rebalance")
+            for member in described.members:
+                self._alive.add(name)
+                used += [(topic, name) for topic in (*(member.topics or ()), *(tp.topic for tp in member.partitions))]
+        for name, saved in self.state.groups.items():
             used += [(_partition(tp).topic, name) for tp in saved.source]
         self._shares = frozenset(shares)
         return by_key(used)

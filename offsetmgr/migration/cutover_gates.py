@@ -21,6 +21,8 @@ from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.migration.plan import PlanStep
+from offsetmgr.migration.translated_groups import client_state_error
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset
 
@@ -108,7 +110,8 @@ class TopicObservation(NamedTuple):
     """An observation of a topic, whose name in the other cluster is ``target``. ``counts`` are the numbers of
     partitions in the source and in the target. The logs were read twice, with an interval between; the logs of both
     clusters are by partition of the source. ``open`` are the partitions of the source with an open transaction, with
-    texts. ``holes`` tells whether the operator accepts that the target lacks records although it holds later ones."""
+    texts. ``holes`` tells whether the operator accepts that the target lacks records although it holds later ones.
+    ``recreated`` is the cluster in which the topic was deleted and created again since the cutover began with it."""
 
     name: str
     target: str
@@ -119,6 +122,7 @@ class TopicObservation(NamedTuple):
     holes: bool
     lacking: MissingRecords
     answer: Answers
+    recreated: str = ""
 
 
 class GroupObservation(NamedTuple):
@@ -168,11 +172,14 @@ def ready(one: GroupObservation, other_writer: str, max_behind: int, interval_s:
     has written lately; see `QUIET_INTERVALS`."""
 
     closed = partial(ClosedGate, Gate.READY)
-    if error := one.source.now.error or one.target.now.error:
+    if error := one.source.now.error or one.target.before.error or one.target.now.error:
         return closed(f"its offsets cannot be read: {error}", "run the same command again")
     if not one.topics:
         then = "wait for its first commit; if there will be none, leave the group out"
         return closed("no offset of it is committed at the source", then)
+    for tp, held in one.source.now.offsets.items():
+        if error := client_state_error(tp, held):
+            return closed(str(error), "move this group by its own tool, or leave it out", may_open=False)
     for topic in (*one.topics.values(), *one.outputs):
         if gate := uneven(topic, Gate.READY):
             return gate
@@ -194,6 +201,9 @@ def difference(earlier: Positions, now: Positions) -> str:
 
 def uneven(one: TopicObservation, step: Gate) -> ClosedGate | None:
     """Returns why the partitions of a topic cannot correspond to those of its copy."""
+    if one.recreated:
+        why = f"topic {one.name} was deleted and created again at {one.recreated}, so its offsets are of another log"
+        return ClosedGate(step, why, "begin again with a new state file", may_open=False)
     here, there = one.counts
     if here is None:
         then = "check its name; if it was deleted, delete the offsets that groups have in it"
@@ -209,11 +219,17 @@ def uneven(one: TopicObservation, step: Gate) -> ClosedGate | None:
 def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
     behind = Counter[str]()
     for tp in one.partitions:
-        number = one.topics[tp.topic].lacking(tp)
+        number, held = one.topics[tp.topic].lacking(tp), one.source.now.offsets.get(tp)
+        if number is None and held is not None:
+            place = one.topics[tp.topic].answer(tp, held.offset)
+            if isinstance(place, TranslatedOffset) and not place.problem:
+                continue
         if not isinstance(number, int):
             text = f"the number of records of {tp} that the target lacks is not known{f': {number}' if number else ''}"
             hint = number.hint if isinstance(number, OffsetMgrError) else ""
-            return ClosedGate(Gate.READY, text, hint or "wait until the replicator has caught up; see offsets diff")
+            wait = "wait until the replicator has caught up; see offsets diff; "
+            then = Advice(f"{wait}if producers write at the target, only {{accept=bracketed}} moves the group")
+            return ClosedGate(Gate.READY, text, hint or then)
         behind[tp.topic] += number
     for topic, number in behind.items():
         if number > most:
@@ -302,9 +318,18 @@ def ahead(one: GroupObservation) -> ClosedGate | None:
 
 
 def without_offset(one: GroupObservation) -> str:
-    """Names the partitions for which the group has no offset."""
-    names = [tp for tp in one.partitions if tp not in one.source.now.offsets and tp not in one.source.now.errors]
-    return f"without an offset, starts by auto.offset.reset: {list_of(names, _SHOWN)}" if names else ""
+    """Names the partitions for which the group has no offset at the source, and how it starts there."""
+    here, there = one.source.now, one.target.now.offsets
+    names, own = list[TopicPartition](), list[str]()
+    for tp in (tp for tp in one.partitions if tp not in here.offsets and tp not in here.errors):
+        copy = TopicPartition(one.topics[tp.topic].target, tp.partition)
+        if (held := there.get(copy)) is None:
+            names.append(tp)
+        else:
+            own.append(f"{copy} at {held.offset}")
+    texts = [f"without an offset, starts by auto.offset.reset: {list_of(names, _SHOWN)}"] if names else []
+    texts += [f"without an offset at the source, starts at the target's: {list_of(own, _SHOWN)}"] if own else []
+    return "; ".join(texts)
 
 
 def left_source(one: GroupObservation, planned: Positions, written: Positions) -> ClosedGate | None:
@@ -337,7 +362,7 @@ def started(one: GroupObservation, written: Positions) -> ClosedGate | None:
     """Returns why a written group has not started at the target."""
     if members_text(one.members[1]) and not isinstance(one.members[1], OffsetMgrError):
         return None
-    if text := other_offset(one, written):
+    if text := other_offset(one.target.positions, written):
         then = "start its consumers again if they have run there; if not, another program commits: set it back"
         return ClosedGate(Gate.STARTED, f"without a member at the target, {text}", then)
     return not_started(one.target_name, members_text(one.members[1]))
@@ -349,9 +374,8 @@ def not_started(group: str, members: str = "") -> ClosedGate:
     return ClosedGate(Gate.STARTED, members or "no consumer at the target", then)
 
 
-def other_offset(one: GroupObservation, written: Positions) -> str:
+def other_offset(held: Positions, written: Positions) -> str:
     """Names an offset in the target that is not the written one."""
-    held = one.target.positions
     others = (
         f"{tp} is at {held.get(tp)} and not at {at} as written" for tp, at in written.items() if held.get(tp) != at
     )
@@ -363,8 +387,12 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     ``follow`` tells whether a log of the target has a record at or after an offset. A partition without an offset that
     no member has does not count."""
     held, there = one.target.positions, one.members[1]
-    members = () if isinstance(there, OffsetMgrError) else there.members
-    used = {*held, *(str(tp) for member in members for tp in member.partitions)}
+    if (error := one.target.now.error) is not None or isinstance(there, OffsetMgrError):
+        text = f"its offsets and members at the target are not known: {error or there}"
+        return ClosedGate(Gate.MOVING, text, "run the same command again")
+    used = {*held, *(str(tp) for member in there.members for tp in member.partitions)}
+    if not (there.idle or there.state == "STABLE"):
+        used |= written.keys()  # the members of a group in a rebalance have no partitions
     idle = [tp for tp, at in written.items() if held.get(tp, 0) <= at and tp in used and follow(tp, at)]
     if not idle:
         return None
@@ -373,31 +401,60 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     return ClosedGate(Gate.MOVING, text, Advice(then, one.target_name, Invocation("offsets delete")))
 
 
+def differs(step: PlanStep, one: GroupObservation) -> bool:
+    """Whether a step of a plan is not what the last look has shown."""
+    held = one.source.now.offsets.get(step.source_tp)
+    if held is None or step.source is None or step.origin is None or step.after is None:
+        return False
+    if held.offset != step.source.offset:  # the group has committed, which is a reason of its own
+        return False
+    shown = one.topics[step.source_tp.topic].answer(step.source_tp, step.source.offset)
+    if isinstance(shown, OffsetMgrError):
+        return True
+    answer = shown.answer
+    planned = step.after.offset, step.origin.verdict, step.origin.repeats, step.origin.skips
+    return planned != (answer.offset, str(answer.verdict), answer.repeats, answer.missing)
+
+
+def error_of(found: GroupOffsets) -> OffsetMgrError | None:
+    return found.error or next(iter(found.errors.values()), None)
+
+
+def went_back(path: str) -> ClosedGate:
+    then = Advice("to move it again, name a new {state} file, and add {back_of} {}", path)
+    return ClosedGate(Gate.MOVING, f"it went back by the cutover with state file {path}", then, may_open=False)
+
+
 # The gates of a topic.
 
 
 def waits_for_groups(
-    left: Collection[str], shares: Collection[str], unread: Mapping[str, OffsetMgrError], written: Mapping[str, int]
+    left: Collection[str],
+    shares: Collection[str],
+    unread: Mapping[str, OffsetMgrError],
+    written: Mapping[str, int],
+    selected: Collection[str],
 ) -> ClosedGate | None:
     """Returns the groups ``left`` that hold up the producers of a topic. ``shares`` are share groups, which cannot be
-    moved, ``unread`` those that cannot be read and may use the topic, and ``written`` has the last step of the groups
-    whose offsets are at the target."""
+    moved, ``unread`` those that cannot be read and may use the topic, ``written`` has the last step of the groups whose
+    offsets are at the target, and ``selected`` are those that the command moves."""
     moving = [f"{name} (at step {min(step + 1, Gate.MOVING)})" for name, step in written.items() if name in left]
+    texts, then = list[str](), list[str]()
     if moving:
-        text = f"{count_of(len(moving), 'group')} not through: {_named(moving)}"
-        return ClosedGate(Gate.PRODUCERS_STOPPED, text, "let the groups that are written pass their steps first")
-    if not left:
-        return None
-    kinds = dict.fromkeys(shares, " (a share group)")
-    kinds |= {name: f" (it may use the topic: {error})" for name, error in unread.items()}
-    named = [f"{name}{kinds.get(name, '')}" for name in sorted(left)]
-    then = ["move these groups"] if set(left).difference(shares) else []
-    if not set(left).isdisjoint(shares):
-        then.append("let share groups acknowledge all records, and start them at the target before the producers")
-    options = Advice.joined((Advice("{excuse} {}", name) for name in sorted(left)[:_SHOWN_OPTIONS]), " ")
-    then.append(Advice("for those that stay, or have moved without this state file, add {}", options))
-    text = f"{count_of(len(left), 'group')} still at the source: {_named(named)}"
-    return ClosedGate(Gate.PRODUCERS_STOPPED, text, Advice.joined(then))
+        texts.append(f"{count_of(len(moving), 'group')} not through: {_named(moving)}")
+        then.append("let the groups that are written pass their steps first")
+    if still := sorted(set(left).difference(written)):
+        kinds = dict.fromkeys(shares, " (a share group)")
+        kinds |= {name: f" (it may use the topic: {error})" for name, error in unread.items()}
+        texts.append(f"{count_of(len(still), 'group')} still at the source: ")
+        texts[-1] += _named(f"{name}{kinds.get(name, '')}" for name in still)
+        then += ["move these groups"] if set(still).difference(shares) else []
+        if not set(still).isdisjoint(shares):
+            then.append("let share groups acknowledge all records, and start them at the target before the producers")
+        if others := [name for name in still if name not in selected][:_SHOWN_OPTIONS]:
+            options = Advice.joined((Advice("{excuse} {}", name) for name in others), " ")
+            then.append(Advice("for those that stay, or have moved without this state file, add {}", options))
+    return ClosedGate(Gate.PRODUCERS_STOPPED, "; ".join(texts), Advice.joined(then)) if texts else None
 
 
 def producers_stopped(one: TopicObservation) -> ClosedGate | None:

@@ -35,7 +35,7 @@ class TranslatedGroups:
 
     def get(self, tp: TopicPartition, committed: Committed) -> TranslatedOffset | OffsetMgrError:
         """Returns the translation of a commit whose position is loaded, or the reason why there is none."""
-        return _error_of(tp, committed) or self.translations.get(tp, committed.offset)
+        return client_state_error(tp, committed) or self.translations.get(tp, committed.offset)
 
     def load(self, groups: Iterable[GroupOffsets]) -> None:
         """Translates the positions of groups. Raises the errors of `Translations.load`."""
@@ -92,7 +92,7 @@ class TranslatedGroups:
         position = OffsetAndMetadata(found.offset, found.metadata)
         current = held.value() if isinstance(held, Committed) else None
         refusal = PlanStep(copy, Action.REFUSE_UNTRANSLATED, position, current, None, origin=origin)
-        place = _error_of(tp, found) or self._place(tp, found.offset)
+        place = client_state_error(tp, found) or self._place(tp, found.offset)
         if isinstance(place, OffsetMgrError):
             text = place.why if place.what == str(tp) else place.text
             return refusal._replace(note=Advice.joined(filter(None, (text, place.hint))))
@@ -105,7 +105,7 @@ class TranslatedGroups:
         return step._replace(source=position, note=note, origin=origin)
 
 
-def _error_of(tp: TopicPartition, committed: Committed) -> UnsupportedOperation | None:
+def client_state_error(tp: TopicPartition, committed: Committed) -> UnsupportedOperation | None:
     """Returns an error if the metadata of a commit is state of its client."""
     if (form := state_in(committed.metadata)) is None:
         return None

@@ -19,7 +19,7 @@ from committed_offsets import commit, committed, pending_commit
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from in_process import command, rows
-from processes import finish, produce, start_command, until
+from processes import create_topic, delete_topic, finish, produce, start_command, until
 from repeated import repeated
 from test_kinds_of_groups import program
 from two_clusters import RECORDS, TwoClusters
@@ -146,6 +146,9 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     # Nor is a record of a transaction that is aborted
     abort(b, topic)
     assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
+    # Nor are copies that a replicator writes again
+    clusters.copy(topic, RECORDS + 1, RECORDS + 3)
+    assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
     produce(b, topic, ["first at the target"])
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
     assert "you said that a reverse replicator runs, but it has copied no record" in operator.notes[topic]
@@ -156,6 +159,15 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     assert found[group][1].startswith("at the source, 1 member: rdkafka")
     assert operator.topic(code=0) == ("through", "")
     assert f"may be no copies of the target's: {topic}-0 from " in operator.notes[topic]
+    # A group that was left behind can still move, with the operator's word
+    operator.group = f"{group}-late"
+    clusters.commit(operator.group, topic, {0: 50})
+    assert operator.run()[0] == "1 ready"
+    assert operator.run("--accept", "bracketed", "--accept", "missing")[0] == "5 started at the target"
+    # A topic that is created again is another log
+    delete_topic(AdminClient({"bootstrap.servers": b}), topic)
+    create_topic(b, topic, 1)
+    assert operator.run()[1].startswith(f"topic {topic} was deleted and created again at kafka://{b}")
 
 
 def test_an_interrupted_look_opens_no_gate(clusters: TwoClusters, operator: Operator, unique: str) -> None:
@@ -390,6 +402,15 @@ def test_an_undo_restores_all_offsets_or_none(
     clusters.commit(unique, topic, {0: 51, 1: 50})
     until(lambda: operator.run()[0] == "5 started at the target")
     assert committed(b, unique) == {0: 51, 1: 50}
+    # Given offsets that the target held already: nothing is written, and they count like written ones
+    operator.look("--undo", "--execute", code=0)
+    command("offsets", "delete", unique, "-t", f"{topic}:1", "--store", f"kafka://{clusters.a}", "--execute", "--yes")
+    commit(b, unique, topic, {0: 51, 1: 50})
+    until(lambda: operator.run()[0] == "5 started at the target")
+    assert f"without an offset at the source, starts at the target's: {topic}-1 at 50" in operator.notes[unique]
+    commit(b, unique, topic, {0: 60})
+    why = f"at the target, {topic}-0 is at 60 and not at 51 as written"
+    assert operator.look("--undo", "--execute") == {unique: ("4 written", why)}
 
 
 KILLED = """
@@ -512,13 +533,15 @@ def test_groups_go_back(clusters: TwoClusters, operator: Operator, unique: str) 
         clusters.commit(operator.group, topic, {0: 50})
         assert operator.run()[0] == "5 started at the target"
     until(lambda: committed(f"kafka://{clusters.a}", group) == {0: 70})
-    assert operator.look("--execute")[topic][1] == f"1 group not through: {operator.group} (at step 5)"
+    why = f"1 group not through: {operator.group} (at step 5); 1 group still at the source: {group}"
+    assert operator.look("--execute")[topic][1] == why
     assert committed(f"kafka://{clusters.a}", f"{unique}-native") == {}
     with consumer(clusters.a, group, topic, 1):
         finish(process)
     assert operator.look("--undo")[operator.group] == ("4 written", "a dry run takes nothing back")
-    # The first cutover does not go on without the group
+    # The first cutover does not go on without the group, and does not take it back
     operator.group = group
+    assert operator.look("--undo")[group] == ("6 moving", f"it went back by the cutover with state file {back}")
     assert operator.run() == ("6 moving", f"it went back by the cutover with state file {back}")
     # A third move begins where the producers always were, and asks for them
     produce(clusters.a, topic, ["last"])
@@ -576,6 +599,7 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     operator.group = group = f"{unique}-r"
     topic, back = clusters.topic(f"{group}-t"), operator.home / "back.json"
     clusters.copy(topic)
+    clusters.commit(f"{unique}-2", f"{unique}-t", {0: 50})
     clusters.commit(group, topic, {0: 50})
     operator.run()
     with consumer(clusters.b, group, topic, 50):
@@ -587,13 +611,22 @@ def test_after_the_producers_the_way_back_needs_a_reverse_replicator(
     produce(clusters.a, topic, ["more"])
     clusters.copy(topic, RECORDS, RECORDS + 1)
     options: dict[str, Any] = {"state": back, "back": True}
+    # Also if they have begun to read another topic of the source
+    clusters.copy(clusters.topic(new := f"{unique}-new"), 0, 90)
+    commit(f"kafka://{clusters.b}", group, new, {0: 50})
     assert operator.look("--back-of", operator.state, **options)[group] == ("4 written", DRY)
+    command("offsets", "delete", group, "-t", new, "--store", f"kafka://{clusters.b}", "--execute", "--yes")
     assert operator.look("--way-back", "running")[topic][0] == "9 replicator stopped"
     # The producers start at the target, although the command has not seen it yet
     produce(clusters.b, topic, ["new"])
     shown = command(*operator.arguments("--back-of", operator.state, "--execute", **options), code=1).stderr
     assert f"the producers of {topic} write at kafka://{clusters.b}, without a reverse replicator" in shown
     assert not back.exists()
+    # They do not hold up a group that does not read their topic
+    operator.group = f"{unique}-2"
+    assert operator.run()[0] == "5 started at the target"
+    assert operator.look("--back-of", operator.state, **options)[operator.group] == ("4 written", DRY)
+    operator.group = group
     # With a reverse replicator, groups and producers go back like before
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
     assert operator.run("--back-of", operator.state, "--max-behind", 0, **options)[0] == "1 ready"
@@ -631,6 +664,8 @@ def test_producers_wait_for_all_groups_of_the_source(clusters: TwoClusters, oper
     group, topic = operator.group, f"{unique}-t"
     clusters.commit(f"{unique}-stays", topic, {0: 10})
     operator.run()
+    why = f"1 group not through: {group} (at step 5); 1 group still at the source: {unique}-stays"
+    assert operator.topic() == ("7 producers stopped", why)
     with consumer(clusters.b, group, topic, 50):
         why = f"1 group still at the source: {unique}-stays"
         assert operator.topic("--replicator-stopped") == ("7 producers stopped", why)
