@@ -20,8 +20,9 @@ from offsetmgr.core.plurals import SHOWN, list_of
 from offsetmgr.core.selection import GroupSelection, literal_pattern
 from offsetmgr.core.topic_renames import TopicRenames
 from offsetmgr.groups.scan import choose_groups, require_known
-from offsetmgr.migration.cutover import STATE_FILE, Cutover, CutoverActions, Side
+from offsetmgr.migration.cutover import Cutover, CutoverActions, Side
 from offsetmgr.migration.cutover_gates import CutoverReport, way_back_text
+from offsetmgr.migration.cutover_state import STATE_FILE
 from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions, check_renames
 from offsetmgr.translation.alignment import Verdict

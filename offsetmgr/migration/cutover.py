@@ -10,8 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +30,6 @@ from offsetmgr.core.errors import (
     UnknownVersion,
     UsageError,
 )
-from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
@@ -51,103 +49,19 @@ from offsetmgr.migration.cutover_gates import (
     Reads,
     TopicObservation,
 )
+from offsetmgr.migration.cutover_state import STATE_FILE, CutoverState, GroupState, TopicState, partition_of
 from offsetmgr.migration.journaled_writer import open_plan
 from offsetmgr.migration.plan import Action, GroupPlan, PlanFile, PlanStep
 from offsetmgr.migration.progress import journal_path
 from offsetmgr.migration.rollback import skipped_on_the_way_back
-from offsetmgr.migration.state_file import StateFileFormat
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
 from offsetmgr.translation.translator import TranslatedOffset, TranslatedPartition, Translations
 
 OPERATION: Final = "migrate cutover"
-STATE_FILE: Final = StateFileFormat("cutover", "the state of a cutover", "offsetmgr-cutover", (1,))
 _LOOK_BYTES: Final = 64 * 1024
 _MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
-
-
-# The state file.
-
-
-@dataclass(slots=True)
-class GroupState:
-    """The progress of a group: the last step that was passed, and 0 until its offsets are translated. ``source`` are
-    the translated offsets, ``written`` those in the target, and ``seen`` those that the last look found there;
-    ``changed`` names one that another program has changed, which was found at ``changed_ms``. ``plan`` is the name of
-    its plan. ``alive`` are static members that came back after their removal, and ``back`` is the state
-    of the cutover that moved the group back. ``doubt`` names an offset that was not the written one before the first
-    member was seen. ``places`` says how sure the written offsets are. The keys are partitions as text."""
-
-    step: int = 0
-    plan: str = ""
-    source: dict[str, int] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, int] | None = None
-    changed: str = ""
-    changed_ms: int = 0
-    alive: list[str] = field(default_factory=list)
-    back: str = ""
-    doubt: str = ""
-    places: str = ""
-
-
-@dataclass(slots=True)
-class TopicState:
-    """The progress of a topic. When the replicator had stopped, ``ends`` were the ends of the target's logs, by
-    partition of the target, and ``source_ends`` those of the source's. After step 10, the source holds only copies of
-    the target's records from ``source_ends`` up to ``copied``."""
-
-    step: int = 0
-    ends: dict[str, int] = field(default_factory=dict)
-    source_ends: dict[str, int] = field(default_factory=dict)
-    copied: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class CutoverState:
-    """Everything that the next run needs. ``clusters`` are the ids of the source's cluster and of the target's, and
-    ``excused`` the groups of the source that a run has excused. ``copies`` are the topics of the source that are copies
-    of the target's. ``topic_ids`` are the ids of topics in both clusters, by name at the source."""
-
-    clusters: tuple[str, str]
-    topic_rules: tuple[str, ...] = ()
-    renames: dict[str, str] = field(default_factory=dict)
-    back_of: str = ""
-    copies: list[str] = field(default_factory=list)
-    way_back: ReverseReplicator = ReverseReplicator.NONE
-    outputs: dict[str, Sequence[str]] = field(default_factory=dict)
-    excused: list[str] = field(default_factory=list)
-    topic_ids: dict[str, list[str]] = field(default_factory=dict)
-    groups: dict[str, GroupState] = field(default_factory=dict)
-    topics: dict[str, TopicState] = field(default_factory=dict)
-
-    def moved(self) -> dict[str, str]:
-        """Returns the groups whose offsets may be at the target and that did not go back, with their names there."""
-        moved = (name for name, one in self.groups.items() if one.step and not one.back)
-        return {name: self.renames.get(name, name) for name in moved}
-
-    def save(self, path: Path) -> None:
-        """Replaces the file atomically. Raises `FileFailure`."""
-        STATE_FILE.save(path, asdict(self))
-
-    @classmethod
-    def load(cls, path: Path) -> CutoverState | None:
-        """Returns the saved state; None if there is no file. Raises the errors of `StateFileFormat.load`."""
-        return STATE_FILE.load(path, cls._decoded)
-
-    @classmethod
-    def _decoded(cls, found: FieldReader) -> CutoverState:
-        data = {name: value for name, value in found.values.items() if name not in ("format", "version")}
-        data["clusters"], data["topic_rules"] = tuple(data["clusters"]), tuple(data["topic_rules"])
-        data["way_back"] = ReverseReplicator(data["way_back"])
-        data["groups"] = {name: GroupState(**one) for name, one in data["groups"].items()}
-        data["topics"] = {name: TopicState(**one) for name, one in data["topics"].items()}
-        for one in (*data["groups"].values(), *data["topics"].values()):
-            Gate(one.step or Gate.READY)
-        for tp in (tp for one in data["groups"].values() for tp in one.source):
-            _partition(tp)
-        return cls(**data)
 
 
 class Side(NamedTuple):
@@ -245,7 +159,7 @@ class Cutover:
         after = {*map(there, first.copies)}
         has_replicator = first.way_back is ReverseReplicator.RUNNING or bool(first.back_of)
         for name, topic in first.topics.items():
-            ends = {_partition(tp): end for tp, end in topic.ends.items()}
+            ends = {partition_of(tp): end for tp, end in topic.ends.items()}
             logs, is_read = self._source.cluster.log_ranges(ends), there(name) in self._consumed
             if is_read and (error := next((one for one in logs.values() if isinstance(one, OffsetMgrError)), None)):
                 raise error
@@ -258,7 +172,7 @@ class Cutover:
             if topic.step >= Gate.PRODUCING or (has_replicator and grown):
                 after.add(there(name))
         outputs = (topic for topics in first.outputs.values() for topic in topics)
-        moved = (_partition(tp).topic for one in first.groups.values() for tp in one.source)
+        moved = (partition_of(tp).topic for one in first.groups.values() for tp in one.source)
         known = {*self.state.copies, *map(there, (*first.topics, *first.copies, *outputs, *moved))}
         new = by_key((tp.topic, (tp, log.end)) for tp, log in look.source_logs.items() if isinstance(log, LogRange))
         self.state.copies = sorted({*known, *(topic for topic in {*new} - known if self._is_copy(new[topic]))} - after)
@@ -316,7 +230,7 @@ class Cutover:
     def run(self) -> list[CutoverStatus]:
         """Passes all gates that are open, and waits at closed ones. Returns where everything stands. Raises
         `GateRefused` if there is no way back."""
-        deadline = 0.0
+        deadline, noted = 0.0, ""
         if self._first is None:
             self._refuse_moved()
         self._groups = {name: self.state.groups.setdefault(name, GroupState()) for name in self.names}
@@ -336,7 +250,9 @@ class Cutover:
             closed = [f"{one.step} of {one.kind} {one.name}: {gate.why}" for one, gate in waits]
             if not closed or not self._execute or left <= 0 or self._actions.stop():
                 return found
-            self._actions.note(f"waiting up to {left:.0f} s at step {closed[0]}")
+            if closed[0] != noted:
+                self._actions.note(f"waiting up to {left:.0f} s at step {closed[0]}")
+            noted = closed[0]
 
     def undo(self) -> list[CutoverStatus]:
         """Takes back the groups that have not consumed at the target."""
@@ -383,6 +299,8 @@ class Cutover:
             return ClosedGate(Gate.WRITTEN, "a dry run takes nothing back", then)
         self._tell_first(name, "")
         saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
+        for topic in self.options.outputs.get(name, ()):
+            self.state.topics.pop(topic, None)
         self._save()
         return None
 
@@ -434,7 +352,8 @@ class Cutover:
             places = gates.places_text((groups[name] for name in writable), self._left_out)
             places = "; ".join(dict.fromkeys([places, *filter(None, notes)]))
             self._actions.confirm(f"write the offsets of {written}: {places}?")
-            wrote = {name: self._write(name, groups[name]) for name in writable if not self._actions.stop()}
+            write = partial(self._unless_damaged, lambda name: self._write(name, groups[name]))
+            wrote = {name: write(name) for name in writable if not self._actions.stop()}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
         for topic in sorted(filter(self._has_steps, observed)):
             gate = self._topic(topic, observed[topic])
@@ -494,7 +413,7 @@ class Cutover:
         target = {names[one.name]: one for one in self._target.store.scan(list(names))}
         self._consumed = {tp.topic for one in source.values() for tp in (*one.offsets, *one.errors)}
         saved = self._groups.values()
-        self._consumed |= {_partition(tp).topic for one in saved for tp in one.source}  # the source's may have expired
+        self._consumed |= {partition_of(tp).topic for one in saved for tp in one.source}  # they may have expired
         topics = self._consumed | {one for found in self.options.outputs.values() for one in found}
         renamed = {topic: self._rename(topic) for topic in topics}
         here, copies = self._source.cluster.topics(topics), self._target.cluster.topics(renamed.values())
@@ -549,7 +468,7 @@ class Cutover:
         """Returns the topics of which numbers are saved and that are other logs now, with the cluster."""
         here = self._source.cluster.topic_ids(topics)
         there = self._target.cluster.topic_ids(map(self._rename, topics))
-        begun = {_partition(tp).topic for one in self.state.groups.values() if one.step for tp in one.source}
+        begun = {partition_of(tp).topic for one in self.state.groups.values() if one.step for tp in one.source}
         begun |= {name for name, one in self.state.topics.items() if one.step >= Gate.REPLICATOR}
         found = {}
         for topic in topics:
@@ -585,7 +504,7 @@ class Cutover:
         self._ended = {name for name, one in topics.items() if self._has_ended(one)}
         asked |= {name for name in topics if self._has_steps(name) and name not in self._ended}
         saved = (item for one in self.state.groups.values() for item in one.source.items())
-        resumed = by_key((_partition(text), offset) for text, offset in saved)
+        resumed = by_key((partition_of(text), offset) for text, offset in saved)
         for tp, log in look.source_logs.items():
             if tp.topic in self._ended and isinstance(log, LogRange) and not self._is_through(tp.topic):
                 wanted.add((tp, log.end))
@@ -665,7 +584,7 @@ class Cutover:
         writer = self._other_writer(saved, one)
         removed = {*self._removed.get(name, ()), *saved.alive}
         saved.alive = sorted(removed.intersection(gates.static_members(one.members[0])))
-        gate = gates.ready(one, writer, self.options.max_behind, self.options.interval_s)
+        gate = gates.ready(one, writer, self.options.max_behind, self.options.interval_s) or self._output_readers(name)
         removes = self.options.remove_static_members
         gate = gate or gates.stopped(one, saved.alive, removes=removes) or gates.translated(one)
         gate = gate or (None if self._rewinds(one) else gates.ahead(one)) or self._skipped(one)
@@ -673,6 +592,17 @@ class Cutover:
         return gate or ClosedGate(
             Gate.WRITTEN, "a dry run writes nothing", Advice("add {execute=True} to write its offsets")
         )
+
+    def _output_readers(self, name: str) -> ClosedGate | None:
+        """Returns the groups that read the output of a job at the source: the job is the producer of that topic."""
+        topics = self.options.outputs.get(name, ())
+        written = {one for one, saved in self.state.groups.items() if saved.step >= Gate.WRITTEN}
+        users = {user for topic in topics for user in self._users().get(topic, ())} if topics else set()
+        if not (left := sorted(users.difference(written, self.options.excused, {name}))):
+            return None
+        excuse = Advice.joined((Advice("{excuse} {}", one) for one in left), " ")
+        then = Advice("move these groups first, without the job; for those that stay, add {}", excuse)
+        return ClosedGate(Gate.READY, f"its output is read at the source by {list_of(left, 3)}", then)
 
     def _other_writer(self, saved: GroupState, one: GroupObservation) -> str:
         """Names an offset in the target that another program has written lately, or that the first run finds there. A
@@ -708,7 +638,7 @@ class Cutover:
     def _follow(self, tp: str, offset: int) -> bool:
         """Returns whether a log of the target has a record at or after an offset that consumers get. Those of aborted
         transactions are none, nor are markers. A log that cannot be read counts as one with records."""
-        cluster, partition = self._target.cluster, _partition(tp)
+        cluster, partition = self._target.cluster, partition_of(tp)
         log = cluster.log_ranges([partition])[partition]
         if not isinstance(log, LogRange):
             return True
@@ -743,6 +673,9 @@ class Cutover:
         saved.plan, saved.source = path.name, one.source.positions
         saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
         saved.step = Gate.TRANSLATED
+        for topic in one.outputs:  # the job is their producer: it starts at the target with the group
+            ends = self._target_ends(topic), gates.ends_of(topic.source[1])
+            self.state.topics[topic.name] = TopicState(Gate.REPLICATOR, *ends)
         self._save()
         self._tell_first(name, str(self._path.absolute()))
         return self._apply(name, saved)
@@ -864,6 +797,8 @@ class Cutover:
             left = users.difference(self._moved(), self.options.excused)
             steps = {name: self.state.groups[name].step for name in self.state.moved()}
             gate = gates.waits_for_groups(left, self._shares, self._unread, steps, self.names)
+            if gate is not None and all(one in self.state.groups and self.state.groups[one].back for one in left):
+                gate = gate._replace(may_open=False)
             for step, closed in (
                 (Gate.PRODUCERS_STOPPED, gate or gates.producers_stopped(one)),
                 (Gate.COPIED, gates.copied(one)),
@@ -984,11 +919,6 @@ class Cutover:
                 self._alive.add(name)
                 used += [(topic, name) for topic in (*(member.topics or ()), *(tp.topic for tp in member.partitions))]
         for name, saved in self.state.groups.items():
-            used += [(_partition(tp).topic, name) for tp in saved.source]
+            used += [(partition_of(tp).topic, name) for tp in saved.source]
         self._shares = frozenset(shares)
         return by_key(used)
-
-
-def _partition(text: str) -> TopicPartition:
-    topic, _, number = text.rpartition("-")
-    return TopicPartition(topic, int(number))

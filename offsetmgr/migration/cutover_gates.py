@@ -299,7 +299,8 @@ def places_text(groups: Iterable[GroupObservation], left_out: Mapping[str, int |
     text = f"{count_of(len(answers), 'position')}: {', '.join(f'{n:,} {verdict}' for verdict, n in verdicts.items())}"
     repeats = count_of(sum(one.repeats for one in answers), "record")
     skips = count_of(sum(one.missing for one in answers) + sum(filter(None, numbers)), "record")
-    return f"{text}; repeats at most {repeats}, skips {'an unknown number of records' if None in numbers else skips}"
+    repeats = f"repeats at most {repeats}, not counting what the target holds twice"
+    return f"{text}; {repeats}; skips {'an unknown number of records' if None in numbers else skips}"
 
 
 def ahead(one: GroupObservation) -> ClosedGate | None:
@@ -314,7 +315,7 @@ def ahead(one: GroupObservation) -> ClosedGate | None:
     text = f"the target holds larger offsets than the translated ones: {_named(found)}"
     then = "if group {} has consumed at the target, use its other {state} file, or leave it out with {excuse} {}; "
     then = Advice(f"{then}delete these offsets only if it has not", one.target_name, one.name)
-    return ClosedGate(Gate.TRANSLATED, text, then) if found else None
+    return ClosedGate(Gate.TRANSLATED, text, then, may_open=False) if found else None
 
 
 def without_offset(one: GroupObservation) -> str:
@@ -478,7 +479,7 @@ def copied(one: TopicObservation, step: Gate = Gate.COPIED) -> ClosedGate | None
     closed = partial(ClosedGate, step)
     for tp, log in one.source[1].items():
         found = one.answer(tp, log.end) if isinstance(log, LogRange) else log
-        number, wait = one.lacking(tp), "wait until the replicator has copied the last record"
+        number, wait = one.lacking(tp), "let the replicator run until it has copied the last record"
         if isinstance(number, OffsetMgrError):
             wait = number.hint or wait
         if isinstance(found, OffsetMgrError):

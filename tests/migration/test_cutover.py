@@ -28,6 +28,7 @@ from offsetmgr.migration.cutover import Cutover
 
 pytestmark = pytest.mark.servers
 DRY = "a dry run writes nothing"
+PLACES = "{}; repeats at most 0 records, not counting what the target holds twice; skips {} records"
 
 
 class Operator:
@@ -109,7 +110,7 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     # Without --execute, nothing is changed
     assert operator.look()[group] == ("4 written", DRY)
     assert not operator.state.exists()
-    assert operator.notes[group] == "1 position: 1 seen; repeats at most 0 records, skips 0 records"
+    assert operator.notes[group] == PLACES.format("1 position: 1 seen", 0)
     assert committed(f"kafka://{b}", group) == {}
     # Then the offsets are written, and the consumers are the next to start
     assert operator.run() == ("5 started at the target", "no consumer at the target")
@@ -204,7 +205,7 @@ def test_a_name_that_means_nothing_is_refused(clusters: TwoClusters, operator: O
     clusters.commit(unique, lacking, {0: 50})
     words = ["--rename-topic", "(.*)=\\1", "--accept", "missing", "--execute"]
     shown = command(*(word for word in operator.arguments(*words) if word != "--yes"), code=None).stderr
-    places = "2 positions: 1 missing, 1 seen; repeats at most 0 records, skips 5 records"
+    places = PLACES.format("2 positions: 1 missing, 1 seen", 5)
     assert f"write the offsets of 1 group at kafka://{clusters.b}: {places}:" in shown
     assert operator.run(*words)[0].startswith("5 ") and operator.notes[unique] == places
 
@@ -419,7 +420,7 @@ from offsetmgr.app import migrate  # once for all runs
 from offsetmgr.cli.app import main
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.releases import ApiKey
-from offsetmgr.migration import cutover
+from offsetmgr.migration.cutover_state import CutoverState
 from offsetmgr.migration.progress import Journal
 
 count = 0
@@ -445,7 +446,7 @@ async def sent(self, request, *arguments, **named):
     return answer
 
 original_call, BrokerConnection.call = BrokerConnection.call, sent
-cutover.CutoverState.save = patched(cutover.CutoverState.save)
+CutoverState.save = patched(CutoverState.save)
 Journal.append = patched(Journal.append)
 for last, arguments in enumerate(json.loads(sys.argv[1])):
     if not (process := os.fork()):
@@ -710,6 +711,15 @@ def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
     other = clusters.topic(f"{unique}-odd", 2, partitions_of_copy=1)
     why = f"{other} has 2 partitions at the source, and {other} has 1 at the target"
     assert operator.run("--output-topic", f"{group}={other}") == ("1 ready", why)
+    # A group that reads the output moves before the job, which is its producer
+    operator.group = reader = f"{unique}-reader"
+    clusters.commit(reader, output, {0: 50})
+    with_reader = ("--group", group, *job)
+    assert operator.look("--execute", *with_reader)[group] == (
+        "1 ready",
+        f"its output is read at the source by {reader}",
+    )
+    operator.group = group
     why = f"output topic: 2 records of {output}-0 not at the target"
     assert operator.run(*job) == ("3 translated", why)
     # Later runs need not name it again
@@ -720,9 +730,12 @@ def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
     with consumer(clusters.b, group, f"{unique}-t", 50):
         operator.run()
     produce(clusters.b, output, ["result"])
+    with consumer(clusters.b, reader, output, 50):
+        assert operator.look("--execute", "--group", reader)[output] == ("through", "")
     back: dict[str, Any] = {"state": operator.home / "back.json", "back": True}
     why = f"output topic: 1 record of {output}-0 not at the target"
-    assert operator.run("--back-of", operator.state, **back) == ("3 translated", why)
+    stays = ("--excuse", reader)
+    assert operator.run("--back-of", operator.state, *stays, **back) == ("3 translated", why)
     # Nor does that of a job that the first cutover moves later
     clusters.commit(operator.group, f"{unique}-t", {0: 100})
     operator.group = f"{unique}-later"
@@ -732,7 +745,7 @@ def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
     with consumer(clusters.b, operator.group, f"{unique}-t", 50):
         operator.run()
     produce(clusters.b, late, ["result"])
-    assert operator.run(**back) == ("3 translated", why.replace(output, late))
+    assert operator.run(*stays, **back) == ("3 translated", why.replace(output, late))
 
 
 def test_a_runbook_says_who_does_what(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:

@@ -283,11 +283,11 @@ class Operator:
 
     def await_groups(self, step: Step) -> None:
         """Waits until all groups have passed the step."""
-        self._await("groups", len(self._groups), step)
+        self._await("groups", [one.name for one in self._groups], step)
 
     def await_topic(self, step: Step) -> None:
         """Waits until the topic has passed the step."""
-        self._await("topics", 1, step)
+        self._await("topics", [self._sides[0].topic], step)
 
     def await_obstacle(self, name: str, text: str) -> None:
         """Waits until a run says that this holds up a group or topic."""
@@ -320,11 +320,11 @@ class Operator:
         start_producers()
         self.await_topic(Step.PRODUCING)
 
-    def _await(self, kind: str, count: int, step: Step) -> None:
+    def _await(self, kind: str, names: Sequence[str], step: Step) -> None:
         def passed() -> bool:
-            found = self._saved().get(kind, {})
+            found = {name: one for name, one in self._saved().get(kind, {}).items() if name in names}
             known = all(one.get("plan", "") == self._plans.get(name, "") for name, one in found.items())
-            return known and len(found) >= count and min(one["step"] for one in found.values()) >= step
+            return known and len(found) == len(names) and min(one["step"] for one in found.values()) >= step
 
         self._until(passed)
 
