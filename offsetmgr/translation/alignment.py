@@ -226,7 +226,8 @@ class Alignment:
             return self._committed_between(0, size)
         if self._end is None or self.may_be_copied_again or position < self.a.first:
             return None
-        return _number_from(self._missing, self.a.index_of(position)) + self._committed_between(self._end + 1, size)
+        missing = _number_from(self._missing, self.a.index_of(position))
+        return None if missing and not self.b.whole else missing + self._committed_between(self._end + 1, size)
 
     @property
     def following(self) -> int | None:
@@ -240,13 +241,15 @@ class Alignment:
         index = self.a.next_committed(self._end + 1)
         return self.a.offsets[index] if index < len(self.a.offsets) else None
 
-    def difference(self, translation: Translation, committed: int, *, surely: bool = False) -> tuple[int, int] | None:
+    def difference(
+        self, position: int, translation: Translation, committed: int, *, surely: bool = False
+    ) -> tuple[int, int] | None:
         """Returns how many records of B a group that has committed an offset of B gets again, and how many records
         after its position in A it skips, if the translation is the answer to this position.
 
         If the translation has two bounds, both numbers are the largest possible ones, unless ``surely`` leaves out the
-        skipped records that may be no copies. Returns None if there is no answer, or the offset is outside of B, or the
-        records there were not read."""
+        skipped records that may be no copies of needed ones. Returns None if there is no answer, or the offset is
+        outside of B, or the records there were not read."""
         b = self.b
         if translation.offset is None or min(translation.offset, committed) < b.first or committed > b.end:
             return None
@@ -258,7 +261,12 @@ class Alignment:
             first, stop = (bisect_left(self._places, place, 0, last) for place in (lower, at))
             skips = len(set(self._places[first:stop]))
         else:
-            skips = sum(of >= 0 or not surely for of in self._classes_b[lower:at])
+            passed, sure = self._classes_b[lower:at], set[int]()
+            if not self._may_hold_older():
+                sure = {of for of in passed if of >= 0 and self._unique[of]}
+            index = self.a.index_of(position)
+            skips = sum(of >= index and self._last_copy[of] < at for of in sure - self.a.aborted)
+            skips += 0 if surely else sum(of not in sure for of in passed)
         return max(upper - at, 0), skips
 
     # --- columns, each computed once for all positions -----------------------------------------------
@@ -592,7 +600,8 @@ class InverseAlignment(Alignment):
             return 0
         if self.first_copied is None or position < self.b.first:
             return None
-        return _number_from(self._foreign, max(self.first_copied, self.b.index_of(position)))
+        lacking = _number_from(self._foreign, max(self.first_copied, self.b.index_of(position)))
+        return None if lacking and not self.a.whole else lacking
 
     def translate(self, position: int) -> Translation:
         """Returns the answer for a position in B's log."""

@@ -29,8 +29,8 @@ class PositionDifference(NamedTuple):
     ``verdict`` says how sure ``right`` is (see `Verdict`), or is ``only-to`` for an offset that only the target has,
     ``refused``, ``pending`` or ``unreadable``; in the last three cases ``error`` is the reason. ``right`` is the right
     offset in the target, and ``right_end`` is the largest offset that may be right, if this is not known exactly. From
-    ``to_offset`` on, the group repeats at most ``repeats`` records, and skips ``least_skips`` to ``skips`` records; the
-    numbers are exact without ``right_end``. A value is None if it is unknown or absent.
+    ``to_offset`` on, the group repeats at most ``repeats`` records, or exactly so many without ``right_end``, and skips
+    ``least_skips`` to ``skips`` records. A value is None if it is unknown or absent.
     """
 
     group: str
@@ -209,7 +209,7 @@ class CommittedPositions:
             return None, True
         repeats, skips = apart or (None, None)
         end = None if right.upper == right.offset else right.upper
-        least = found.least_skips(source, committed) if end and repeats is not None and committed is not None else skips
+        least = skips if sure or apart is None or committed is None else found.least_skips(source, committed)
         notes = [f"right is {right.offset} to {end}" if end else "", right.why]
         if apart is None and committed is not None and found.log is not None:
             if not found.log.start <= committed <= found.log.end:

@@ -76,15 +76,12 @@ class TranslatedPartition(NamedTuple):
         if self.alignment is None:  # equal logs, or the way back: offsets count as records
             within = self.log is not None and self.log.start <= committed <= self.log.end
             return (max(answer.offset - committed, 0), max(committed - answer.offset, 0)) if within else None
-        return self.alignment.difference(answer, committed)
+        return self.alignment.difference(position, answer, committed)
 
     def least_skips(self, position: int, committed: int) -> int | None:
-        """Returns the number of records that such a group skips at least: if the right offset is the largest one that
-        may be right."""
-        answer = self.translations[position]
-        if self.alignment is None:
-            return None
-        apart = self.alignment.difference(answer._replace(offset=answer.upper), committed, surely=True)
+        """Returns the number of records that such a group skips at least."""
+        alignment, answer = self.alignment, self.translations[position]
+        apart = None if alignment is None else alignment.difference(position, answer, committed, surely=True)
         return None if apart is None else apart[1]
 
 
@@ -589,6 +586,8 @@ class _AlignedLogs:
         except TooMuch:
             self.stopped = True
             self.alignment = self._aligned(pieces)
+            self._original.left = 0  # enough for one more record
+            self.alignment.may_be_copied_again |= bool(self._may_hold_following())
             return
         self._timestamps = False
         _allow(self._logs, self._rules)
@@ -631,9 +630,9 @@ class _AlignedLogs:
     def translate(self, position: int) -> Translation:
         """Returns the answer. If not enough of the logs may be read, it is inferred, or unknown."""
         answer = self.alignment.translate(position)
-        if not self.stopped or answer.verdict in (Verdict.SEEN, Verdict.NOT_YET):
-            return answer
-        if not (answer.earlier_a or answer.earlier_b):
+        if answer.verdict is Verdict.NOT_YET:
+            return answer._replace(earlier_b=self.stopped and not answer.waits)
+        if not self.stopped or not (answer.earlier_a or answer.earlier_b):
             return answer
         return self._inferred(position) or answer._replace(why=f"{answer.why}; more bytes than may be read")
 

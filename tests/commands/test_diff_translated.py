@@ -205,8 +205,9 @@ def test_an_offset_of_the_target_may_be_one_whose_records_were_not_read(to: int,
     ],
 )
 def test_the_summary_counts_records_that_a_group_skips_in_each_case(verdict: Verdict, to: int, outcome: str) -> None:
-    def difference(right: Translation, committed: int, surely: bool = False) -> tuple[int, int]:
-        return 0, max(0, committed - (right.offset or 0))
+    def difference(_: int, right: Translation, committed: int, surely: bool = False) -> tuple[int, int]:
+        first = right.upper if surely else right.offset
+        return 0, max(0, committed - (first or right.offset or 0))
 
     alignment = cast(Any, SimpleNamespace(b=None, difference=difference))
     committed = positions(verdict, to, Verdict.SEEN, alignment=alignment)

@@ -115,7 +115,7 @@ def test_records_that_the_copier_may_have_changed_are_within_the_bracket(positio
     alignment = Alignment(stretch("abcdef"), stretch("abCDEF"))
     answer = alignment.translate(position)
     assert answer[:4] == (BRACKETED, 2, 6, 4)
-    assert alignment.difference(answer, 5) == (1, 3)
+    assert alignment.difference(position, answer, 5) == (1, 3)
 
 
 def test_an_open_transaction_of_the_target_is_named() -> None:
@@ -230,6 +230,12 @@ def test_aborted_and_compacted_records_are_not_lacking() -> None:
     assert InverseAlignment(stretch("abcdef"), stretch("")).lacking(0) == 0
 
 
+def test_records_are_not_lacking_because_a_part_of_the_other_log_was_not_read() -> None:
+    assert Alignment(stretch("abcd"), stretch("abcd", first=2)).lacking(0) is None
+    assert Alignment(stretch("abcd"), stretch("abcd", first=2)).lacking(2) == 0
+    assert InverseAlignment(stretch("abcdef", first=3), stretch("dcef")).lacking(0) is None
+
+
 @pytest.mark.parametrize(
     ("first_a", "first_b", "position", "earlier"),
     [
@@ -262,20 +268,40 @@ def test_a_first_copy_before_the_part_that_was_read_is_looked_for() -> None:
 @pytest.mark.parametrize(("committed", "expected"), [(2, (1, 0)), (3, (0, 0)), (5, (0, 2)), (6, (0, 3)), (7, None)])
 def test_the_difference_of_a_committed_offset(committed: int, expected: tuple[int, int] | None) -> None:
     alignment = Alignment(stretch("abcdef"), stretch("abcdef"))
-    assert alignment.difference(alignment.translate(3), committed) == expected
+    assert alignment.difference(3, alignment.translate(3), committed) == expected
 
 
 def test_the_difference_counts_a_record_once_that_b_holds_twice() -> None:
     alignment = Alignment(stretch("abcdef"), stretch("abcdebcdef"))
-    assert alignment.difference(alignment.translate(1), 0) == (5, 0)
-    assert alignment.difference(alignment.translate(0), 5) == (0, 1)
-    assert alignment.difference(alignment.translate(0), 8) == (0, 4)
+    assert alignment.difference(1, alignment.translate(1), 0) == (5, 0)
+    assert alignment.difference(0, alignment.translate(0), 5) == (0, 1)
+    assert alignment.difference(0, alignment.translate(0), 8) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "position", "committed", "expected", "least"),
+    [
+        pytest.param("abcd", "abcdcdX", 1, 4, (0, 1), 1, id="others follow again"),
+        pytest.param("abcd", "abcdabX", 2, 6, (1, 2), 2, id="others precede the position"),
+        pytest.param("abcdef", "abCDEF", 3, 5, (1, 3), 0, id="changed copies"),
+        pytest.param("axbc", "axbcX", 1, 4, (0, 3), 3, id="each is skipped"),
+        pytest.param("axxb", "axxxb", 1, 3, (1, 2), 0, id="one of several equal records"),
+    ],
+)
+def test_the_difference_from_a_bracket_counts_what_is_skipped(
+    a: str, b: str, position: int, committed: int, expected: tuple[int, int], least: int
+) -> None:
+    alignment = Alignment(stretch(a), stretch(b))
+    answer = alignment.translate(position)
+    assert answer.verdict == BRACKETED
+    assert alignment.difference(position, answer, committed) == expected
+    assert alignment.difference(position, answer, committed, surely=True) == (expected[0], least)
 
 
 def test_the_difference_is_unknown_without_an_answer_and_where_nothing_was_read() -> None:
     alignment = Alignment(stretch("abcdef", first=2), stretch("abcdef", first=2))
-    assert alignment.difference(alignment.translate(4), 1) is None
-    assert alignment.difference(alignment.translate(1), 4) is None
+    assert alignment.difference(4, alignment.translate(4), 1) is None
+    assert alignment.difference(1, alignment.translate(1), 4) is None
 
 
 def test_the_alignment_of_a_copy_takes_about_a_microsecond_for_each_record() -> None:
