@@ -10,6 +10,7 @@ import pytest
 from broker_written_logs import dumped
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
+from processes import fill
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.manager.partitioner import shard_for
@@ -29,10 +30,7 @@ record_format = KafkaRecordFormat()
 def test_records_of_the_new_consumer_protocol_are_skipped_by_name_and_its_offsets_are_read(kraft, make_topic, unique):
     """The consumer protocol of KIP-848 has its own record types for groups."""
     topic = make_topic(unique, 3, bootstrap=kraft.bootstrap)
-    producer = ck.Producer({"bootstrap.servers": kraft.bootstrap})
-    for n in range(15):
-        producer.produce(topic, b"x", partition=n % 3)
-    assert producer.flush(60) == 0
+    fill(kraft.bootstrap, topic, 5, 5, 5)
     settings = {"bootstrap.servers": kraft.bootstrap, "group.id": unique, "group.protocol": "consumer"}
     consumer = ck.Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     consumer.subscribe([topic])

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from processes import wait_for
+from processes import fill, wait_for
 from repeated import repeated
 from streaming_queries import finished
 
@@ -57,13 +56,6 @@ def stack() -> Iterator[contextlib.ExitStack]:
         yield found
 
 
-def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(count):
-        producer.produce(topic, str(number), partition=number % partitions)
-    assert producer.flush(30) == 0
-
-
 @contextlib.contextmanager
 def never_ahead(pairs: list[tuple[Group, Path]]) -> Iterator[list[int]]:
     """Repeatedly checks that no group is ahead of its checkpoint. Each round reads the group first, and then the
@@ -95,7 +87,7 @@ def test_a_query_with_two_sources_and_a_query_with_a_failing_store(
 ) -> None:
     topics = [make_topic(f"{unique}-{n}", 2, bootstrap=kraft.bootstrap) for n in "abc"]
     for topic in topics:
-        fill(kraft.bootstrap, topic, 2, BATCHES * PER_BATCH)
+        fill(kraft.bootstrap, topic, *[BATCHES * PER_BATCH // 2] * 2)
     double = Group(KafkaStore, kraft.bootstrap, f"{unique}-double", stack)
     single = Group(ZookeeperStore, zookeeper.connect, f"{unique}-single", stack)
     failing = FaultyStore(single.written)
@@ -161,7 +153,7 @@ def test_a_topic_name_on_two_clusters_needs_a_configured_cluster(
 ) -> None:
     for bootstrap, count in ((kraft.bootstrap, 4), (kafka.bootstrap, 10)):
         make_topic(unique, 1, bootstrap=bootstrap)
-        fill(bootstrap, unique, 1, count)
+        fill(bootstrap, unique, count)
     unconfigured, configured, elsewhere = (Group(KafkaStore, kafka.bootstrap, f"{unique}-{n}", stack) for n in range(3))
     with (
         listening(spark, OffsetCommitter(unconfigured.written, unconfigured.name)) as first,
@@ -189,7 +181,7 @@ def test_foreach_batch_commits_the_previous_batch_and_the_present_one_only_on_re
     spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
-    fill(kraft.bootstrap, topic, 1, 3 * PER_BATCH)
+    fill(kraft.bootstrap, topic, 3 * PER_BATCH)
     behind, ahead = (Group(KafkaStore, kraft.bootstrap, f"{unique}-{name}", stack) for name in ("behind", "ahead"))
     seen: list[tuple[int, dict[str, int]]] = []
 
@@ -220,7 +212,7 @@ def test_foreach_batch_commits_the_previous_batch_and_the_present_one_only_on_re
 def test_a_job_starts_at_the_committed_offsets_of_its_group(spark, kraft, make_topic, unique, stack) -> None:
     # Given a topic of four partitions: one read in part, one never, one committed past the log, one at its end.
     topic = make_topic(unique, 4, bootstrap=kraft.bootstrap)
-    fill(kraft.bootstrap, topic, 4, 40)
+    fill(kraft.bootstrap, topic, *[10] * 4)
     group = Group(KafkaStore, kraft.bootstrap, unique, stack)
     at = [TopicPartition(topic, n) for n in range(4)]
     group.written.commit(

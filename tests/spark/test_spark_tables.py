@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from committed_offsets import commit
-from confluent_kafka import Producer
 from conftest import MakeTopic
+from processes import fill
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from same_cluster import join_cluster
@@ -58,10 +58,7 @@ class World:
 @pytest.fixture
 def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> Iterator[World]:
     topic = make_topic(unique, 3)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for n in range(30):
-        producer.produce(topic, b"x", partition=n % 3)
-    assert producer.flush(30) == 0
+    fill(kafka.bootstrap, topic, 10, 10, 10)
     with KafkaStore(kafka.bootstrap) as store:
         world = World(kafka.bootstrap, topic, store)
         for offset in (4, 8, 6):
@@ -276,10 +273,7 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     """Executors, of which one is killed, copy offsets to Kafka 3.9; `migrate apply` copies the same offsets to 4.4."""
     topic, source = make_topic(unique, PER_GROUP), chroot
     make_topic(unique, PER_GROUP, bootstrap=kraft.bootstrap)
-    producer = Producer({"bootstrap.servers": kraft.bootstrap})
-    for n in range(100 * PER_GROUP):  # a migration rejects offsets outside the log
-        producer.produce(topic, b"x", partition=n % PER_GROUP)
-    assert producer.flush(30) == 0
+    fill(kraft.bootstrap, topic, *[100] * PER_GROUP)  # a migration rejects offsets outside the log
     groups = [f"{unique}-{n:05}" for n in range(COPIED // PER_GROUP)]
     with open_store(source) as store:
         for result in store.edit(
