@@ -47,7 +47,7 @@ TABLE = {
     "test_execute test_kafka_edits test_running_evidence": "groups/execute stores/conditional_edit",
     "test_migration_[ajrv]* test_plan_renewal test_fleet_migration test_old_migration_files "
     "test_files_that_cannot_be_written": "migration/journal migration/journaled_writer",
-    "test_dual_rules test_dual_backend test_store_contract": "stores/dual_policy",
+    "test_dual_rules test_dual_model test_dual_backend test_store_contract": "stores/dual_policy",
     "test_partition_producer test_fenced_log": "manager/log/kafka/partition_producer",
     "test_batch_audit* test_claims_of_a_log|test_claim_*|test_partition_follow": "manager/log/kafka/batch_audit",
     "test_lease test_shard_group_ownership_model": "manager/lease",

@@ -15,17 +15,9 @@ from offsetmgr.segments.compression import GZIP
 
 FENCE = Written(4, FENCE_EPOCH, fence=True)
 LOADS: dict[str, tuple[list[Written], str, set[bytes], list[int], tuple[int, int] | None, set[int]]] = {
-    "a key was written again": (
-        [claim(5, 1), data(5, 0, b"a", b"b"), data(5, 1, b"a")], "a", {b"b"}, [1], (5, 1), {5}),
     "data before the first claim is valid if a later claim lists its producer": (
         [data(4, 9, b"a"), data(5, 0, b"b"), data(6, 0, b"c"), claim(5, 1, 3), data(5, 1, b"d"), claim(7, 0, 4)],
         "bda", {b"c"}, [2], (7, 0), {3, 4, 5, 7}),
-    "without claims": ([data(4, 9, b"a"), data(-1, -1, b"b")], "", {b"a", b"b"}, [0, 1], None, set()),
-    "an invalid claim before a newer one need not be written again": (
-        [claim(5, 2), claim(5, 1), claim(5, 3)], "", set(), [1], (5, 3), {5}),
-    "a refreshed claim and a new producer id": (
-        [claim(5, 0), data(5, 0, b"a"), claim(5, 3), data(5, 3, b"b"), claim(8, 0, 5), data(8, 0, b"c")],
-        "abc", set(), [], (8, 0), {5, 8}),
     "a second claim of the same epoch adds producer ids, which the owner has found in the log": (
         [claim(5, 1), data(5, 1, b"a"), claim(5, 1, 4), data(5, 1, b"b")], "ab", set(), [], (5, 1), {4, 5}),
     "fences": (
@@ -56,15 +48,6 @@ def test_the_valid_values_of_a_log(case: str, caplog: pytest.LogCaptureFixture) 
     assert newest == {key.encode(): b"v" for key in valid}
     assert (state.invalid_keys, [offset for offset, *_ in alarms(caplog)]) == (invalid, offsets)
     assert (state.owner, set(state.producer_ids), loading.fetch_offset) == (owner, ids, log.end)
-
-
-def test_data_of_the_owner_is_loaded_and_the_place_of_the_claim_is_known() -> None:
-    newest, loading = load(Log.of([claim(5, 0), data(5, 0, b"a", b"b"), data(5, 0, b"a", value=b"w")]))
-
-    assert newest == {b"a": b"w", b"b": b"v"}
-    state = loading.audit.state
-    assert (state.claimed_at, state.owner, set(state.producer_ids)) == (0, (5, 0), {5})
-    assert state.invalid_keys == frozenset()
 
 
 @pytest.mark.parametrize("intruder", [(5, 0), (5, 2), (6, 1), (-1, -1)])

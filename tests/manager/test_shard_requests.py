@@ -295,15 +295,6 @@ def expire(shard: Shard, now: int, *, active: bool | None = False) -> Mapping[by
 
 
 class TestExpiry:
-    def test_an_offset_expires_one_retention_after_its_commit(self, shard: Shard) -> None:
-        committed(shard, "g", p0=1)
-        committed(shard, "g", p1=1, now=NOW + 1)
-
-        assert expire(shard, NOW + WEEK_MS - 1) == {}
-        assert expire(shard, NOW + WEEK_MS) == {b"o|g|t|0": None}
-        assert expire(shard, NOW + WEEK_MS + 1) == {b"o|g|t|0": None, b"o|g|t|1": None}
-        assert offsets(shard, "g") == {("t", 0): 1, ("t", 1): 1}
-
     def test_members_are_requested_only_for_groups_with_expired_offsets(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
@@ -317,18 +308,6 @@ class TestExpiry:
 
         assert expire(shard, NOW + 10 * WEEK_MS) == {b"o|g|t|1": None}
         assert len(shard.problems) == 1
-
-    def test_a_group_with_a_write_in_flight_is_skipped(self, shard: Shard) -> None:
-        """A tombstone prepared now would follow the commit in the log and delete it."""
-        committed(shard, "g", p0=1)
-        later = NOW + WEEK_MS
-        in_flight = shard.commit(committing("g", p0=2), later)
-        prepared = shard.expire(later, fail_if_requested)
-
-        assert (prepared.records, prepared.response) == ([], 0)
-        acknowledge(shard, in_flight)
-        assert expire(shard, later) == {}
-        assert fetched(shard, "g", 0)[0] == 2
 
     def test_only_the_requested_groups_are_checked(self, shard: Shard) -> None:
         for group in "abc":
@@ -353,19 +332,6 @@ class TestExpiry:
 class TestExpiryOfGroupsThatHadMembers:
     """The retention counts from the last time at which the group was known to have members. A record stores that time;
     commits of members and passes renew it every six hours, so the offsets are kept that much longer."""
-
-    @pytest.fixture
-    def consumed(self, shard: Shard) -> Shard:
-        """A group whose member has committed once."""
-        acknowledge(shard, shard.commit(committing("g", p0=1)._replace(generation=3, member_id="m"), NOW))
-        return shard
-
-    def test_an_old_idle_partition_lives_as_long_as_the_group_was_consumed(self, consumed: Shard) -> None:
-        left = NOW + 10 * WEEK_MS
-        acknowledge(consumed, consumed.expire(left, lambda group: True))
-
-        assert expire(consumed, left + WEEK_MS + ACTIVITY_MS - 1) == {}
-        assert expire(consumed, left + WEEK_MS + ACTIVITY_MS) == {b"o|g|t|0": None, b"g|g": None}
 
     def test_a_record_without_offsets_is_deleted_too(self, shard: Shard) -> None:
         shard.replay(0, b"g|g", b"%d" % NOW)

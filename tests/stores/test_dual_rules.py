@@ -70,17 +70,6 @@ def pair() -> Pair:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def test_a_fetch_is_the_larger_of_both_partition_by_partition(pair: Pair) -> None:
-    pair.put({T0: 10, T1: 5}, {T0: 7, T2: 3})
-    assert dict(pair.dual.fetch("g")) == {T0: Committed(10), T1: Committed(5), T2: Committed(3)}
-    assert dict(pair.dual.fetch("g", [T2, TopicPartition("t", 9)])) == {
-        T2: Committed(3),
-        TopicPartition("t", 9): ABSENT,
-    }
-    (scanned,) = pair.dual.scan(["g"])
-    assert dict(scanned.offsets) == {T0: Committed(10), T1: Committed(5), T2: Committed(3)}
-
-
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_a_read_error_of_one_store_is_never_replaced_by_the_value_of_the_other(pair: Pair, side: str) -> None:
     pair.put({T0: 10, T1: 5}, {T0: 7, T1: 6})
@@ -117,25 +106,6 @@ def test_groups_are_those_of_both_each_once_and_scan_reads_the_names_in_batches(
 
 
 # --- committing -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kafka", "zookeeper", "committed", "after"),
-    [
-        ({}, {}, {0: 5}, ({0: 5}, {0: 5})),
-        # The secondary has the new values already: only the primary is written.
-        ({0: 5}, {0: 7, 1: 3}, {0: 7, 1: 3}, ({0: 7, 1: 3}, {0: 7, 1: 3})),
-        # Nothing changes in the primary, and the secondary lags.
-        ({0: 100}, {0: 50}, {0: 100}, ({0: 100}, {0: 100})),
-    ],
-)
-def test_a_commit_goes_to_both(pair, kafka, zookeeper, committed, after):
-    kafka_offsets, zookeeper_offsets = ({ALL[p]: offset for p, offset in one.items()} for one in (kafka, zookeeper))
-    pair.put(kafka_offsets, zookeeper_offsets)
-    result = pair.dual.commit("g", {ALL[p]: OffsetAndMetadata(offset) for p, offset in committed.items()})
-    assert {outcome.status for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
-    assert pair.offsets == after
-    assert pair.secondary.writes == (0 if 1 in zookeeper else 1)
 
 
 def test_the_secondary_gets_only_partitions_that_the_primary_accepted_and_after_it(pair: Pair) -> None:
@@ -218,50 +188,14 @@ def test_a_second_attempt_for_one_partition_does_not_forget_the_error_of_another
     }
 
 
-@pytest.mark.parametrize("how", ["flush", "commit of another partition", "close"])
-def test_pending_writes_are_retried(pair: Pair, how: str) -> None:
-    pair.secondary.fail("write")
-    pair.commit(8)
-    pair.secondary.heal()
-    if how == "flush":
-        assert pair.dual.flush() == {}
-    elif how == "close":
-        pair.dual.close()
-    else:
-        pair.commit(1, T1)
-    assert pair.dual.pending == {}
-    assert pair.offsets[1][0] == 8
-
-
 def test_a_commit_goes_to_the_primary_while_the_secondary_cannot_even_be_read(pair: Pair) -> None:
     pair.put({T0: 5, T1: 5}, {T0: 7})
     pair.secondary.fail("read").fail("write")
     result = pair.commit(6)
     assert result.outcomes[T0].status is EditStatus.WRITTEN
     assert result.outcomes[T0].before is None  # the larger of both offsets is unknown
-    assert isinstance(result.secondary[T0], errors.Unreachable)
-    with pytest.raises(errors.PartialFailure) as lower:
-        pair.commit(4, T1)
-    assert isinstance(lower.value.failures[T1], errors.RewindRefused)
-    (compared,) = pair.dual.edit([GroupEdit("g", {T1: Change(OffsetAndMetadata(9), expected=Committed(5))})])
-    assert isinstance(compared.outcomes[T1].error, errors.Unreachable)
     pair.secondary.heal()
     assert isinstance(pair.dual.flush()["g"][T0], errors.RewindRefused)  # it was ahead, and stays ahead
-    assert pair.offsets == ({0: 6, 1: 5}, {0: 7})
-    assert pair.dual.pending == {}
-
-
-def test_a_pending_rewind_never_undoes_later_commits_of_other_clients(pair: Pair) -> None:
-    pair.put({T0: 100, T1: 100}, {T0: 100, T1: 100})
-    pair.secondary.fail("write")
-    pair.dual.commit("g", {T0: OffsetAndMetadata(50), T1: OffsetAndMetadata(50)}, allow_rewind=True)
-    pair.secondary.heal()
-    pair.zookeeper.commit("g", {T0: OffsetAndMetadata(120)})
-    pair.kafka.commit("g", {T1: OffsetAndMetadata(70)})
-    failed = pair.dual.flush()
-    assert {tp: type(error) for tp, error in failed["g"].items()} == {T0: errors.Conflict, T1: errors.Conflict}
-    assert pair.offsets == ({0: 50, 1: 70}, {0: 120, 1: 100})
-    assert pair.dual.pending == {}
 
 
 def test_an_error_of_closing_one_store_leaves_the_other_closed(pair: Pair) -> None:
@@ -363,10 +297,6 @@ def test_translate_none_is_read_from_the_uri_and_from_the_config_file(named: boo
 # --- the rules as functions of the values in both stores ---------------------------------------------
 
 FIVE = OffsetAndMetadata(5)
-
-
-def test_a_write_that_can_only_raise_the_secondary_has_no_condition() -> None:
-    assert dual_policy.secondary_change(FIVE, Committed(9), may_lower=False) == Change(FIVE)
 
 
 @pytest.mark.parametrize(
