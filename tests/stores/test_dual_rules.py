@@ -196,6 +196,20 @@ def test_a_commit_goes_to_the_primary_while_the_secondary_cannot_even_be_read(pa
     assert result.outcomes[T0].before is None  # the larger of both offsets is unknown
     pair.secondary.heal()
     assert isinstance(pair.dual.flush()["g"][T0], errors.RewindRefused)  # it was ahead, and stays ahead
+    assert pair.dual.pending == {}
+
+
+def test_a_pending_rewind_never_undoes_later_commits_of_other_clients(pair: Pair) -> None:
+    pair.put({T0: 100, T1: 100}, {T0: 100, T1: 100})
+    pair.secondary.fail("write")
+    pair.dual.commit("g", {T0: OffsetAndMetadata(50), T1: OffsetAndMetadata(50)}, allow_rewind=True)
+    pair.secondary.heal()
+    pair.zookeeper.commit("g", {T0: OffsetAndMetadata(120)})
+    pair.kafka.commit("g", {T1: OffsetAndMetadata(70)})
+    failed = pair.dual.flush()
+    assert {tp: type(error) for tp, error in failed["g"].items()} == {T0: errors.Conflict, T1: errors.Conflict}
+    assert pair.offsets == ({0: 50, 1: 70}, {0: 120, 1: 100})
+    assert pair.dual.pending == {}
 
 
 def test_an_error_of_closing_one_store_leaves_the_other_closed(pair: Pair) -> None:
