@@ -309,6 +309,18 @@ class TestExpiry:
         assert expire(shard, NOW + 10 * WEEK_MS) == {b"o|g|t|1": None}
         assert len(shard.problems) == 1
 
+    def test_a_group_with_a_write_in_flight_is_skipped(self, shard: Shard) -> None:
+        """A tombstone prepared now would follow the commit in the log and delete it."""
+        committed(shard, "g", p0=1)
+        later = NOW + WEEK_MS
+        in_flight = shard.commit(committing("g", p0=2), later)
+        prepared = shard.expire(later, fail_if_requested)
+
+        assert (prepared.records, prepared.response) == ([], 0)
+        acknowledge(shard, in_flight)
+        assert expire(shard, later) == {}
+        assert fetched(shard, "g", 0)[0] == 2
+
     def test_only_the_requested_groups_are_checked(self, shard: Shard) -> None:
         for group in "abc":
             committed(shard, group, p0=1)
@@ -332,6 +344,19 @@ class TestExpiry:
 class TestExpiryOfGroupsThatHadMembers:
     """The retention counts from the last time at which the group was known to have members. A record stores that time;
     commits of members and passes renew it every six hours, so the offsets are kept that much longer."""
+
+    @pytest.fixture
+    def consumed(self, shard: Shard) -> Shard:
+        """A group whose member has committed once."""
+        acknowledge(shard, shard.commit(committing("g", p0=1)._replace(generation=3, member_id="m"), NOW))
+        return shard
+
+    def test_an_old_idle_partition_lives_as_long_as_the_group_was_consumed(self, consumed: Shard) -> None:
+        left = NOW + 10 * WEEK_MS
+        acknowledge(consumed, consumed.expire(left, lambda group: True))
+
+        assert expire(consumed, left + WEEK_MS + ACTIVITY_MS - 1) == {}
+        assert expire(consumed, left + WEEK_MS + ACTIVITY_MS) == {b"o|g|t|0": None, b"g|g": None}
 
     def test_a_record_without_offsets_is_deleted_too(self, shard: Shard) -> None:
         shard.replay(0, b"g|g", b"%d" % NOW)

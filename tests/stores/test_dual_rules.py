@@ -313,6 +313,10 @@ def test_translate_none_is_read_from_the_uri_and_from_the_config_file(named: boo
 FIVE = OffsetAndMetadata(5)
 
 
+def test_a_write_that_can_only_raise_the_secondary_has_no_condition() -> None:
+    assert dual_policy.secondary_change(FIVE, Committed(9), may_lower=False) == Change(FIVE)
+
+
 @pytest.mark.parametrize(
     ("after", "error", "accepted"),
     [
