@@ -108,6 +108,12 @@ def test_groups_are_those_of_both_each_once_and_scan_reads_the_names_in_batches(
 # --- committing -------------------------------------------------------------------------------------
 
 
+def test_a_commit_that_only_the_secondary_lacks_is_written(pair: Pair) -> None:
+    pair.put({T0: 100}, {T0: 50})
+    assert pair.commit(100).outcomes[T0].status is EditStatus.WRITTEN
+    assert pair.offsets == ({0: 100}, {0: 100})
+
+
 def test_the_secondary_gets_only_partitions_that_the_primary_accepted_and_after_it(pair: Pair) -> None:
     order: list[str] = []
     for name, store in (("kafka", pair.kafka), ("zookeeper", pair.zookeeper)):
