@@ -147,7 +147,7 @@ class Chain:
         options += ["--interval", "0.1", "--wait", "1"]
         excuse = f"--excuse=copier-{self.first}"  # the positions of the copier from the other side
         if back_of:
-            options += ["--back-of", str(back_of), excuse]
+            options += ["--back-of", str(back_of), excuse, f"--excuse=copier-{self.second}"]
         directory.mkdir()
         with Operator(directory, [MovingGroup(self.group, "")], source, target, *options, kills=SOAK) as operator:
             operator.move_all(
