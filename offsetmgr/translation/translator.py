@@ -179,7 +179,7 @@ class PositionTranslator:
                 end = Translation(Verdict.SEEN, alignment.b.end)
                 found |= {at: end for at, one in found.items() if one.verdict is Verdict.NOT_YET and one.waits}
             enough = _enough(logs, inside) if reading.stopped else 0
-            if alignment.first_copied is None and inside:
+            if inside and (alignment.first_copied is None or any(one.missing for one in found.values())):
                 self._refuse_other_partitions(logs)
         now = self.topic_ids({source.tp.topic: target.tp.topic})
         for log, before, after in zip(logs, ids[source.tp.topic], now[source.tp.topic], strict=True):
@@ -212,7 +212,8 @@ class PositionTranslator:
         self._ends = {key: end for key, end in self._ends.items() if key[0].topic == target.tp.topic}
         for equality in Equality if others else ():
             records = _end_of(source, equality)
-            found = {tp: records & self._end_in_target(tp, equality) for tp in others}
+            left = records - self._end_in_target(target.tp, equality)
+            found = {tp: left & self._end_in_target(tp, equality) for tp in others}
             if len(frozenset().union(*found.values())) * _EQUAL_SHARE >= max(len(records), 2 * _EQUAL_SHARE):
                 names = ", ".join(str(tp) for tp, equal in found.items() if equal)
                 why = f"its records lie in {names} of the target: the copier chose partitions by another rule"

@@ -313,11 +313,13 @@ def test_a_stale_offset_in_the_target_takes_no_answer_from_others(clusters: Clus
     assert [one.verdict for one in found.translations.values()] == [Verdict.NOT_YET, SEEN]
 
 
-def test_a_copier_that_chose_other_partitions_is_named(clusters: Clusters) -> None:
+@pytest.mark.parametrize("kept", [0, 10])
+def test_a_copier_that_chose_other_partitions_is_named(clusters: Clusters, kept: int) -> None:
     clusters.make(partitions=3)
-    clusters.produce(clusters.a, values(40))
-    clusters.produce(clusters.b, values(40)[::2], partition=1)
-    clusters.produce(clusters.b, values(40)[1::2], partition=2)
+    clusters.produce(clusters.a, values(50))
+    clusters.produce(clusters.b, [*values(40)[::4], *values(10, 40)][: 2 * kept])
+    clusters.produce(clusters.b, values(40)[1::2], partition=1)
+    clusters.produce(clusters.b, values(40)[2::4], partition=2)
     error = clusters.translated(10).error
     assert f"its records lie in {clusters.topic}-1, {clusters.topic}-2 of the target" in str(error)
 
