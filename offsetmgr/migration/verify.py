@@ -434,7 +434,7 @@ class MigrationVerifier:
         return ClusterLogs(self.open_logs())
 
     def _group(self, plan: GroupPlan, pair: GroupPair) -> Iterator[PartitionResult]:
-        source, target, log = pair.source, pair.target, self._logs
+        source, target = pair.source, pair.target
         hidden = source.hidden if source.offsets or not plan.steps else None  # finalize deletes offsets, and only them
         if failed := source.error or hidden or target.error or target.hidden:
             yield _group_result(plan, Status.UNREADABLE, Confidence.UNKNOWN, failed.text)
@@ -448,7 +448,6 @@ class MigrationVerifier:
             shifted = {tp: found._replace(offset=found.offset + self._shift) for tp, found in source.offsets.items()}
             source = replace(source, offsets=shifted)
         steps = {step.tp: _shifted_step(step, self._shift) if self._shift else step for step in plan.steps}
-        readable, new = not (source.errors or target.errors or self._translated), tuple.__new__
         compared = cache(lambda: self._last_writes.find([pair])[0])
 
         def last_writer(tp: TopicPartition) -> LastWriter | None:
@@ -460,16 +459,9 @@ class MigrationVerifier:
         applied: Collection[TopicPartition] = ()
         if self._translated is not None or any(step.action is Action.REWIND for step in plan.steps):
             applied = self._applied(plan)
+        both = GroupPair(source, target)
         for tp, old in self._partitions(steps, source, target):
-            step, source_offset, target_offset = steps.get(tp), source.offsets.get(old), target.offsets.get(tp)
-            unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
-            if unchanged and target_offset and log.holds(tp, target_offset.offset):
-                offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
-                fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "", None, None, None)
-                yield new(PartitionResult, (plan.name, plan.target_group, tp, *fields))
-            else:
-                read, both = partial(last_writer, tp), GroupPair(source, target)
-                yield self._partition(plan, old, tp, both, step, read, applied=tp in applied)
+            yield self._partition(plan, old, tp, both, steps.get(tp), partial(last_writer, tp), applied=tp in applied)
 
     def _partitions(
         self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
@@ -477,9 +469,6 @@ class MigrationVerifier:
         """Returns the partitions of the target, each with that of the source, in order."""
         translated = None if self._translated is None else self._translated.translations
         selects = self.plan.header.options.selects
-        equal = translated is None and not (source.errors or target.errors)
-        if equal and steps.keys() == source.offsets.keys() == target.offsets.keys():
-            return ((tp, tp) for tp in sorted(steps))  # the most frequent case
         sources = {step.tp: step.source_tp for step in steps.values() if step.origin is not None}
         planned = {old: tp for tp, old in sources.items()}
         for old in filter(selects, (*source.offsets, *source.errors)):
@@ -550,21 +539,6 @@ def _named(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, str, str]]:
 
 def _group_result(plan: GroupPlan, status: Status, evidence: Confidence, detail: str) -> PartitionResult:
     return PartitionResult(plan.name, plan.target_group, None, status, evidence, detail=detail)
-
-
-def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | None) -> bool:
-    """Returns whether both sides still hold what the plan expects. This is a fast path for the most frequent case."""
-    return (
-        target is not None
-        and source is not None
-        and step.after is not None
-        and step.source is not None
-        and target.offset == step.after.offset
-        and source.offset == step.source.offset
-        and not step.action.rejects
-        and step.action is not Action.KEEP_NEWER
-        and step.origin is None
-    )
 
 
 def _shifted_step(step: PlanStep, shift: int) -> PlanStep:
