@@ -74,7 +74,8 @@ class RecordBatch(NamedTuple):
 
     ``last_offset`` may be larger than the offset of the last record, because compaction removes records. A ``control``
     batch marks the end of a transaction and contains no messages; its ``records`` are empty unless the caller asked for
-    control records. ``producer_id`` is None if the producer is neither idempotent nor transactional.
+    control records. ``producer_id`` is None if the producer is neither idempotent nor transactional, and
+    ``leader_epoch`` if the format has none. ``end`` is the position after the batch in the decoded bytes.
     """
 
     base_offset: int
@@ -85,6 +86,8 @@ class RecordBatch(NamedTuple):
     control: bool
     records: list[Record]
     producer_id: int | None = None
+    leader_epoch: int | None = None
+    end: int = 0
 
 
 def batches(
@@ -145,7 +148,7 @@ def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit:
     if end - start - LOG_OVERHEAD < BATCH_MIN_BYTES:
         raise CorruptData(what, "it is shorter than its header")
     header = BATCH_HEADER.unpack_from(data, start + LOG_OVERHEAD)
-    _epoch, magic, crc, attributes, last_delta, first_time, largest_time, producer, _pepoch, _sequence, count = header
+    epoch, magic, crc, attributes, last_delta, first_time, largest_time, producer, _pepoch, _sequence, count = header
     if crc32c(memoryview(data)[start + CRC_FROM : end]) != crc:
         raise _corrupt(what)
     codec = attributes & CODEC
@@ -156,8 +159,9 @@ def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit:
         appended = largest_time if attributes & LOG_APPEND_TIME else None
         records = _records(body, count, base, first, first_time, appended, what)
     transactional = bool(attributes & TRANSACTIONAL)
-    producer_id = None if producer < 0 else producer
-    return RecordBatch(base, base + last_delta, magic, codec, transactional, control, records, producer_id)
+    producer_id, leader_epoch = (None if number < 0 else number for number in (producer, epoch))
+    last = base + last_delta
+    return RecordBatch(base, last, magic, codec, transactional, control, records, producer_id, leader_epoch, end)
 
 
 def _records(
@@ -265,7 +269,7 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
     if base < 0:
         raise CorruptData(f"message at offset {offset}", f"the first message in it would have offset {base}")
     records = [record for record in records if record.offset >= first]
-    return RecordBatch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
+    return RecordBatch(base, offset, outer.magic, codec, transactional=False, control=False, records=records, end=end)
 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:

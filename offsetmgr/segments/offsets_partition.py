@@ -90,7 +90,7 @@ def read_partition(
     name = partition_of(directory)
     replay, ignored_tail = _read(segments_in(directory), on_read)
     outcomes = decided.get(name.partition, {})
-    decided_transactions = [producer for producer in replay.pending if producer in outcomes]
+    decided_transactions = outcomes.keys() & replay.pending.keys()
     for producer in decided_transactions:
         replay.end_transaction(producer, committed=outcomes[producer])
     unknown_start: OffsetMgrError | None = None

@@ -20,7 +20,6 @@ from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.client import Client, PartitionLeaders
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchLimits, fetch_log, list_offsets, partition_counts
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
-from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
 from offsetmgr.segments.committed_offsets import SavedOffset, decode
 from offsetmgr.segments.offsets import OffsetsReplay
 
@@ -119,7 +118,7 @@ class KafkaOffsetsTopic:
                 for tp, answer in (await self._leaders.per_partition(left, ask, _from_now(timeout_s))).items():
                     data = value_of(answer).data
                     replay = self._replays.setdefault(tp, OffsetsReplay())
-                    replay.replay(_whole_entries(data))
+                    replay.replay(data)
                     if replay.end is not None and replay.end > left[tp]:
                         moved, left[tp] = True, replay.end
                 if not moved:
@@ -185,17 +184,6 @@ class KafkaOffsetsTopic:
     ) -> dict[TopicPartition, int]:
         found = await list_offsets(self._leaders, dict.fromkeys(partitions, timestamp), _from_now(timeout_s))
         return {tp: value_of(at) for tp, at in found.items()}
-
-
-def _whole_entries(data: bytes) -> bytes:
-    """Returns fetched data without an incomplete last batch or message."""
-    at = 0
-    while (start := at + LOG_OVERHEAD) <= len(data):
-        end = start + LOG_HEADER.unpack_from(data, at)[1]
-        if not start < end <= len(data):
-            break
-        at = end
-    return data[:at]
 
 
 def _possible_partitions(group: str, partitions: int) -> set[int]:
