@@ -227,7 +227,7 @@ class Alignment:
         if self._end is None or self.may_be_copied_again or position < self.a.first:
             return None
         missing = _number_from(self._missing, self.a.index_of(position))
-        return None if missing and not self.b.whole else missing + self._committed_between(self._end + 1, size)
+        return None if missing and self.is_cut else missing + self._committed_between(self._end + 1, size)
 
     @property
     def following(self) -> int | None:
@@ -316,6 +316,9 @@ class Alignment:
     def _find_end(self) -> tuple[int | None, str]:
         """Returns the index of E, the record of A that B's last record is the copy of; or None and the reason."""
         self._ends_foreign = False
+        self.is_cut = False
+        """Whether the reader stopped before it had what the answers need: older copies may be missing. A reader sets
+        it."""
         self.may_be_copied_again = False
         """Whether a stretch that B already holds may be being copied again. A reader sets it if B may hold a copy of
         the record `following` in a part that was not read."""
@@ -601,7 +604,7 @@ class InverseAlignment(Alignment):
         if self.first_copied is None or position < self.b.first:
             return None
         lacking = _number_from(self._foreign, max(self.first_copied, self.b.index_of(position)))
-        return None if lacking and not self.a.whole else lacking
+        return None if lacking and self.is_cut else lacking
 
     def translate(self, position: int) -> Translation:
         """Returns the answer for a position in B's log."""

@@ -587,6 +587,7 @@ class _AlignedLogs:
         except TooMuch:
             self.stopped = True
             self.alignment = self._aligned(pieces)
+            self.alignment.is_cut = True
             self._original.left = 0  # enough for one more record
             self.alignment.may_be_copied_again |= bool(self._may_hold_following())
             return
