@@ -62,10 +62,13 @@ class OpenPeriod:
         return TimePosition.OPEN if timestamp_ms < self.period.end_ms else TimePosition.LATER
 
 
-def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
-    """Returns the first period. Raises `UsageError` if there are no partitions, because a period without partitions
-    would close at once."""
-    return OpenPeriod(schedule.period(0), _non_empty(partitions))
+def opening(schedule: PeriodSchedule, number: int, partitions: Iterable[TopicPartition]) -> OpenPeriod:
+    """Returns the period with this number. Raises `UsageError` if there are no partitions, because a period without
+    partitions would close at once."""
+    found = frozenset(partitions)
+    if not found:
+        raise UsageError("a period without partitions", "it would close at once", "check that the topics exist")
+    return OpenPeriod(schedule.period(number), found)
 
 
 def check_report(open_: OpenPeriod, finished: NewestPeriods, partition: TopicPartition, number: int) -> ReportStatus:
@@ -86,12 +89,6 @@ def lagging_partitions(open_: OpenPeriod, finished: NewestPeriods) -> list[Topic
     return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
 
 
-def advance(schedule: PeriodSchedule, open_: OpenPeriod, partitions: Iterable[TopicPartition]) -> OpenPeriod:
-    """Returns the period after ``open_``, which every partition has finished. Raises `UsageError` if ``partitions``,
-    which must finish it, is empty."""
-    return OpenPeriod(schedule.period(open_.period.number + 1), _non_empty(partitions))
-
-
 def merged(reports: Iterable[NewestPeriods]) -> dict[TopicPartition, int]:
     """Merges the reports of all members. Returns for each partition the newest period that it has finished."""
     found: dict[TopicPartition, int] = {}
@@ -99,11 +96,4 @@ def merged(reports: Iterable[NewestPeriods]) -> dict[TopicPartition, int]:
         for partition, number in report.items():
             if number > found.get(partition, -1):
                 found[partition] = number
-    return found
-
-
-def _non_empty(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-    found = frozenset(partitions)
-    if not found:
-        raise UsageError("a period without partitions", "it would close at once", "check that the topics exist")
     return found

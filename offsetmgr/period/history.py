@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, Superseded, TimedOut, UsageError
+from offsetmgr.core.errors import Conflict, Superseded, TimedOut, UsageError, value_of
 from offsetmgr.period.job_records import Attempt, PublishedOutput, Work, decode_work, encode_work
 from offsetmgr.period.schedule import Period
 from offsetmgr.period.state_nodes import DIRECTORY_DATA
@@ -157,13 +157,8 @@ class History:
         selected = None if numbers is None else set(numbers)
         keys = sorted(key for key in self._keys() if selected is None or key[0] in selected)
         paths = [self._path(job, number) for number, job in keys]
-        found = {}
-        for key, path, node in zip(keys, paths, self._session.get_many(paths), strict=True):
-            if isinstance(node, Exception):
-                raise node
-            if node is not None:
-                found[key] = decode_work(path, node.data)
-        return found
+        nodes = zip(keys, paths, map(value_of, self._session.get_many(paths)), strict=True)
+        return {key: decode_work(path, node.data) for key, path, node in nodes if node is not None}
 
     def _keys(self) -> Iterator[tuple[int, str]]:
         """Yields the number and the job of each stored work."""

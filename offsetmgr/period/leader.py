@@ -144,10 +144,8 @@ class LeaderRound:
             return False
         if self._clock.now_ms() < barrier.period.end_ms + self.options.grace_ms:
             return False
-        self._idle_checked_at, self._idle_check_interval_s = (
-            now,
-            min(2 * self._idle_check_interval_s, _IDLE_CHECK_INTERVALS_S[1]),
-        )
+        self._idle_checked_at = now
+        self._idle_check_interval_s = min(2 * self._idle_check_interval_s, _IDLE_CHECK_INTERVALS_S[1])
         number = barrier.period.number
         try:
             idle = set(self.options.idle(barrier.period, lagging)) & set(lagging)

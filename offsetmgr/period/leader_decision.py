@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, advance, lagging_partitions, merged, opening
+from offsetmgr.period.barrier import OpenPeriod, lagging_partitions, merged, opening
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
 from offsetmgr.period.schedule import PeriodSchedule
 
@@ -71,7 +71,7 @@ def next_step(
     request to a cluster. Raises `UsageError` if there are no partitions.
     """
     if seen.open_ is None:
-        first = opening(schedule, partitions)
+        first = opening(schedule, 0, partitions)
         return Advance(
             OpenNode(schedule, 0, leader.member, leader.epoch, now_ms), PartitionsNode(0, first.partitions), None
         )
@@ -86,8 +86,8 @@ def next_step(
         ended = replace(seen.open_, stopped="its last period is closed: the rerun is done", done=True)
         return Advance(ended, PartitionsNode(barrier.period.number, barrier.partitions), closed)
     schedule, rerun = next_period
-    next_open = advance(schedule, barrier, partitions)
-    number = next_open.period.number
+    number = barrier.period.number + 1
+    next_open = opening(schedule, number, partitions)
     return Advance(
         OpenNode(schedule, number, leader.member, leader.epoch, now_ms, rerun=rerun),
         PartitionsNode(number, next_open.partitions),

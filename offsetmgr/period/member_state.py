@@ -113,8 +113,7 @@ class MemberState:
         with self.changed:
             assert self.open is not None
             received = list(partitions)
-            for partition in received:
-                self._delivered_by_partition[partition] = number
+            self._delivered_by_partition |= dict.fromkeys(received, number)
             if not received:
                 self._delivered = max(number, self._delivered)
             return self.open.schedule.period(number)

@@ -310,7 +310,5 @@ def _data(node: Node) -> bytes:
     return b"" if found is None else found.data
 
 
-def _names(names: object) -> list[str]:
-    if isinstance(names, OffsetMgrError):
-        raise names
-    return sorted(names) if isinstance(names, list) else []
+def _names(names: list[str] | OffsetMgrError | None) -> list[str]:
+    return sorted(value_of(names) or ())

@@ -76,8 +76,9 @@ class QueryTracker:
             for other in [key for key, value in self._tracked.items() if value.ended and _replaces(query, value.query)]:
                 if other != query.id:
                     del self._tracked[other]
-            before = self._tracked.get(query.id)
-            self._tracked[query.id] = TrackedQuery(query) if before is None else before.after_restart(query)
+            before = self._tracked.get(query.id, TrackedQuery(query))
+            # A query continues from the same checkpoint after a restart, so its progress is kept.
+            self._tracked[query.id] = TrackedQuery(query, progress=before.progress, blocks=before.blocks)
             self._due.add(query.id)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="offsetmgr-committer", daemon=True)

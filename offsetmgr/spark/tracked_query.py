@@ -28,11 +28,6 @@ class TrackedQuery:
     """True if the sources are known. Also True if the sources will never be known, because the query ended before Spark
     planned it."""
 
-    def after_restart(self, query: QueryExecution) -> TrackedQuery:
-        """Returns the state of the same query after a restart. The progress is kept, since the query continues from the
-        same checkpoint."""
-        return TrackedQuery(query, progress=self.progress, blocks=self.blocks)
-
     @property
     def what(self) -> str:
         return f"query {self.query.name or self.query.id}"

@@ -10,7 +10,6 @@ from offsetmgr.period.barrier import (
     OpenPeriod,
     ReportStatus,
     TimePosition,
-    advance,
     check_report,
     lagging_partitions,
     merged,
@@ -89,14 +88,12 @@ def test_a_period_stays_open_until_each_partition_has_finished_it() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A1, A0, B0}))
     assert lagging_partitions(open_, {A0: 5, A1: 4}) == [A1, B0]
     assert lagging_partitions(open_, {A0: 5, A1: 5, B0: 5}) == []
-    assert advance(HOURLY, open_, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
+    assert opening(HOURLY, 6, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
 
 
 def test_a_barrier_without_partitions_is_rejected() -> None:
     with pytest.raises(UsageError):
-        opening(HOURLY, [])
-    with pytest.raises(UsageError):
-        advance(HOURLY, opening(HOURLY, [A0]), [])
+        opening(HOURLY, 0, [])
 
 
 def test_merged_reports_keep_the_latest_finished_period_of_each_partition() -> None:

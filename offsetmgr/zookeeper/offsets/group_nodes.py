@@ -23,6 +23,7 @@ from offsetmgr.core.errors import (
     NotAuthorized,
     OffsetMgrError,
     UnsupportedOperation,
+    value_of,
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import SavedNode, UnrecognisedData
@@ -258,11 +259,9 @@ def delete_tree(session: ZookeeperSession, group: str, root: str, saved: Sequenc
 
 def restore_tree(session: ZookeeperSession, group: str, root: str, nodes: Sequence[SavedNode]) -> int:
     """See `GroupTreeStore.restore_tree`."""
-    present = session.get_many([root + one.path for one in nodes])
+    present = map(value_of, session.get_many([root + one.path for one in nodes]))
     missing: list[Create] = []
     for one, node in zip(nodes, present, strict=True):
-        if isinstance(node, OffsetMgrError):
-            raise node
         if node is None:
             acl = tuple(AclEntry(*entry) for entry in one.acl)
             missing.append(Create(root + one.path, one.data or b"", acl=acl or None))
