@@ -115,7 +115,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 LONGEST: Final = (
     "tutorials", "period_jobs", "running_groups", "fleet", "running_edit_faults", "old_brokers_commands",
-    "cutover_clients", "mirror_maker", "chain",
+    "cutover_clients", "mirror_maker", "chain", "rolling_bounce", "bounce_failures", "runbook_followed",
 )  # fmt: skip
 
 
