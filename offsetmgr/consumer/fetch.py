@@ -26,7 +26,6 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _BATCH: Final = 500
 _POLL_S: Final = 0.05
 _REQUEST_TIMEOUT_S: Final = 5.0
-_NO_TIMESTAMP: Final = ck.TIMESTAMP_NOT_AVAILABLE
 
 
 class Fetcher:
@@ -220,6 +219,6 @@ def _stream_message(found: Any) -> StreamMessage:
         found.offset(),
         found.key(),
         found.value(),
-        None if kind == _NO_TIMESTAMP else timestamp,
+        None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
         tuple(found.headers() or ()),
     )

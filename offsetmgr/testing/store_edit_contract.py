@@ -132,12 +132,15 @@ class StoreEditContract:
         assert _statuses(result) == {tp: EditStatus.WRITTEN}
         assert _offsets(store.fetch(group)) == {tp: 9}
 
-    def test_an_expected_commit_that_moved_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
+    @pytest.mark.parametrize("after", [OffsetAndMetadata(9), None], ids=["commit", "delete"])
+    def test_an_expected_commit_that_moved_conflicts(
+        self, store: OffsetStore, group: str, topic: str, after: OffsetAndMetadata | None
+    ) -> None:
         tp = self._commit_one(store, group, topic, 5)
         stale = store.fetch(group)[tp]
         store.commit(group, {tp: OffsetAndMetadata(6)})
 
-        assert _offset(_refused(store, group, tp, Change(OffsetAndMetadata(9), expected=stale))) == 6
+        assert _offset(_refused(store, group, tp, Change(after, expected=stale))) == 6
 
     def test_an_expected_commit_that_is_gone_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
         tp, other = self.tp(topic, 0), self.tp(topic, 1)
@@ -201,15 +204,6 @@ class StoreEditContract:
         assert _statuses(result) == {absent: EditStatus.UNCHANGED}
         assert result.outcomes[absent].before == ABSENT
         assert _offsets(store.fetch(group)) == {kept: 5}
-
-    def test_delete_of_an_expected_commit_that_moved_conflicts(
-        self, store: OffsetStore, group: str, topic: str
-    ) -> None:
-        tp = self._commit_one(store, group, topic, 5)
-        stale = store.fetch(group)[tp]
-        store.commit(group, {tp: OffsetAndMetadata(6)})
-
-        assert _offset(_refused(store, group, tp, Change(None, expected=stale))) == 6
 
     def test_a_before_image_undoes_an_edit(self, store: OffsetStore, group: str, topic: str) -> None:
         moved, created = self.tp(topic, 0), self.tp(topic, 1)
