@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -179,7 +178,8 @@ class Migration(Closeable):
         **options: Any,
     ) -> _T:
         """Executes a step with the given groups of the plan, until ``stop`` returns True."""
-        self._connections.ui = _StoppedBy(stop)
+        self._connections.ui = ui = Ui()
+        ui.wants_stop = stop
         scope = migrate.StepScope(self._plan.path, migrate.PlanSelection.of(groups), self._sides)
         return step(self._connections, scope, **options)
 
@@ -262,17 +262,3 @@ class Migration(Closeable):
         """
         rules = migrate.FinalizeRules(window_s, accept_idle, accept_refused, accept_unseen, delete_source)
         return self._step(migrate.finalize, rules=rules)
-
-
-class _StoppedBy(Ui):
-    """A user who stops a step once ``stop`` returns True."""
-
-    def __init__(self, stop: Callable[[], bool]) -> None:
-        self._stop = stop
-
-    def stop(
-        self,
-        what: str,  # noqa: ARG002
-        has_begun: Callable[[], bool] = lambda: True,  # noqa: ARG002
-    ) -> AbstractContextManager[Callable[[], bool]]:
-        return nullcontext(self._stop)

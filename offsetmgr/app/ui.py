@@ -36,8 +36,11 @@ def interrupted_as(remaining: str) -> Iterator[None]:
 
 
 class Ui:
-    """The user of a program: agrees to every change, sees no progress, and never stops a use case. Warnings go to the
-    logger ``offsetmgr``. The command line has its own subclass."""
+    """The user of a program: agrees to every change, and sees no progress. Warnings go to the logger ``offsetmgr``. The
+    command line has its own subclass."""
+
+    wants_stop: Callable[[], bool] = staticmethod(lambda: False)
+    """Once it returns True, a use case completes the groups under way, and ends."""
 
     def confirm(self, question: str) -> None:
         """Returns if the user agrees to the change. Raises `Declined` if not."""
@@ -69,7 +72,7 @@ class Ui:
     ) -> AbstractContextManager[Callable[[], bool]]:
         """Returns a function that tells whether the user asked for a clean stop since the block began. ``what`` says
         what the use case completes first. Until ``has_begun`` it has changed nothing, and ends at once."""
-        return nullcontext(lambda: False)
+        return nullcontext(self.wants_stop)
 
 
 class Waits:

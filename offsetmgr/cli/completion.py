@@ -36,26 +36,15 @@ _Item: TypeAlias = tuple[str, str]
 """A completion and its description, which can be empty."""
 
 
-@app.command("bash")
-def bash() -> None:
-    """Print the completion script for bash 4 and later."""
-    _print_script("bash")
+def _add_command(shell: str, versions: str) -> None:
+    @app.command(shell, help=f"Print the completion script for {versions}.")
+    def print_script() -> None:
+        sys.stdout.write(Path(__file__).with_name(f"completion.{shell}").read_text(encoding="utf-8"))
 
 
-@app.command("zsh")
-def zsh() -> None:
-    """Print the completion script for zsh."""
-    _print_script("zsh")
-
-
-@app.command("fish")
-def fish() -> None:
-    """Print the completion script for fish."""
-    _print_script("fish")
-
-
-def _print_script(shell: str) -> None:
-    sys.stdout.write(Path(__file__).with_name(f"completion.{shell}").read_text(encoding="utf-8"))
+_add_command("bash", "bash 4 and later")
+_add_command("zsh", "zsh")
+_add_command("fish", "fish")
 
 
 def complete(root: Any, arguments: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple, TextIO, TypeVar
 
@@ -249,30 +250,17 @@ def wrapped_line(cells: Sequence[str], widths: Sequence[int], available: int) ->
     return before + f"\n{' ' * indent}".join(wrapper.wrap(cells[-1].rstrip()))
 
 
-_MAX_CACHED: Final = 20_000
+_cached: Final = lru_cache(maxsize=20_000)
+"""Caches the formatted values of a column, because most values of a column occur repeatedly."""
 
 
-class CellCache(dict[Any, str]):
-    """A cache of formatted values. The cache saves time because most values of a column occur repeatedly."""
-
-    def __init__(self, encode: Callable[[Any], str]) -> None:
-        self._encode = encode
-
-    def __missing__(self, value: Any) -> str:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        text = self._encode(value)
-        self[value] = text
-        return text
-
-
-class PaddedCells(CellCache):
-    """A cache of the padded cells of one column of a table."""
+class PaddedCells:
+    """The padded cells of one column of a table. ``cell`` returns the cell of a value."""
 
     def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
         self.width = width
         self.padded: Callable[[str], str] = lambda text: padded(text, width, right=right)
-        super().__init__(lambda value: padded(encode(value), width, right=right))
+        self.cell: Callable[[Any], str] = _cached(lambda value: self.padded(encode(value)))
 
 
 def cell_text(value: Any) -> str:
@@ -375,7 +363,7 @@ def _batches(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterat
 def _json_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[list[str]]:
     """Yields batches of rows as JSON objects."""
     template = "{" + ", ".join(f"{json_value(c.name)}: %s" for c in columns) + "}"
-    encoders = [json_value if column.nested else CellCache(json_value).__getitem__ for column in columns]
+    encoders = [json_value if column.nested else _cached(json_value) for column in columns]
     for batch in _batches(columns, rows):
         encoded = map(map, encoders, zip(*batch, strict=True))
         yield [template % cells for cells in zip(*encoded, strict=True)]
@@ -438,7 +426,7 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
             titles = (cells.padded(_title(columns[i])) for i, cells in shown)
             heading = "  ".join(titles).rstrip()
             sys.stdout.write((coloured(heading, BOLD) if colours else heading) + "\n")
-        cells_of_lines = zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True)
+        cells_of_lines = zip(*(map(cells.cell, values[i]) for i, cells in shown), strict=True)
         if available is None or columns[shown[-1][0]].command:
             lines: Iterable[str] = map(str.rstrip, map("  ".join, cells_of_lines))
         else:
@@ -513,7 +501,7 @@ def _with_attention(
         text = line
         for i, cells, start, end in reversed(spans):
             value = values[i][number]
-            if (value is None or value > 0) and text[start:end] == cells[value][: len(text[start:end])]:
+            if (value is None or value > 0) and text[start:end] == cells.cell(value)[: len(text[start:end])]:
                 text = text[:start] + coloured(text[start:end], YELLOW) + text[end:]
         yield text
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core import title_of
-from offsetmgr.core.batches import batched
+from offsetmgr.core.batches import batched, batched_by_size
 from offsetmgr.core.errors import ErrorCode, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.log_origin import LogRangeCache
 from offsetmgr.core.model import (
@@ -261,18 +261,13 @@ def lag(
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
     logs = None if cluster is None else LogRangeCache(partial(_read_log_ranges, cluster))
-    batch: list[GroupOffsets] = []
-    pending, limit = 0, BATCH if cluster is not None or others else UNREAD_BATCH
-    for found in scan_in_order(store, groups, expected=partitions):
-        batch.append(found)
-        pending += 1 + len(found.offsets)
-        if pending >= limit:
-            yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
-            batch, pending = [], 0
-    yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
+    scanned = scan_in_order(store, groups, expected=partitions)
+    limit = BATCH if cluster is not None or others else UNREAD_BATCH
+    for batch in batched_by_size(scanned, lambda found: 1 + len(found.offsets), limit):
+        yield from _lag_of_batch(store, batch, topics, logs, partitions, others, writes, strict=strict)
 
 
-def _flush(
+def _lag_of_batch(
     store: OffsetStore,
     batch: list[GroupOffsets],
     topics: TopicSelection,
