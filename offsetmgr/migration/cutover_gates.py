@@ -405,9 +405,9 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
 def differs(step: PlanStep, one: GroupObservation) -> bool:
     """Whether a step of a plan is not what the last look has shown."""
     held = one.source.now.offsets.get(step.source_tp)
-    if held is None or step.source is None or step.origin is None or step.after is None:
+    if step.source is None or step.origin is None or step.after is None:
         return False
-    if held.offset != step.source.offset:  # the group has committed, which is a reason of its own
+    if held is None or held.offset != step.source.offset:  # the group has committed, which is a reason of its own
         return False
     shown = one.topics[step.source_tp.topic].answer(step.source_tp, step.source.offset)
     if isinstance(shown, OffsetMgrError):

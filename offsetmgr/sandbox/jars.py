@@ -7,7 +7,7 @@ outside of that directory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -31,59 +31,17 @@ _TIMEOUT_S: Final = 60.0
 _NETWORK_HINT: Final = "check the network connection and the proxy settings, then try again"
 
 
-def _without_zookeeper(release: str, *, log4j: str) -> tuple[Module, ...]:
-    """Returns the modules of a release without ZooKeeper. ``log4j`` is the version of Log4j in that release."""
-    return (
-        Module("org.apache.kafka", "kafka_2.13", release),
-        Module("org.apache.kafka", "kafka-tools", release, transitive=False),
-        Module("org.apache.logging.log4j", "log4j-slf4j-impl", log4j, transitive=False),
-    )
+def _sets() -> dict[str, tuple[Module, ...]]:
+    found: dict[str, tuple[Module, ...]] = {}
+    for line in Path(__file__).with_name("jars.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            name, module, *alone = line.split()
+            organisation, artifact, revision = module.split(":")
+            found[name] = (*found.get(name, ()), Module(organisation, artifact, revision, not alone))
+    return found
 
 
-SETS: Final[Mapping[str, tuple[Module, ...]]] = {
-    # This set contains ZooKeeper 3.8. kafka-tools is fetched without its dependencies: its only further dependency is
-    # Kafka Connect, which the sandbox does not use.
-    "kafka-3.9": (
-        Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
-        Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),
-        Module("org.slf4j", "slf4j-reload4j", "1.7.36"),
-    ),
-    # Only kafka-tools depends on jackson-dataformat-csv.
-    "kafka-4.4": (
-        *_without_zookeeper("4.4.0", log4j="2.25.5"),
-        Module("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.21.7", transitive=False),
-    ),
-    # Contains the old high-level consumer and ZooKeeper 3.4.9.
-    "kafka-0.10.2": (Module("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
-    # Older brokers and their tools.
-    "kafka-0.8.2": (Module("org.apache.kafka", "kafka_2.10", "0.8.2.2"),),
-    "kafka-0.9": (Module("org.apache.kafka", "kafka_2.11", "0.9.0.1"),),
-    "kafka-1.1": (
-        Module("org.apache.kafka", "kafka_2.12", "1.1.1"),
-        Module("org.slf4j", "slf4j-log4j12", "1.7.25"),
-    ),
-    "kafka-2.8": (
-        Module("org.apache.kafka", "kafka_2.12", "2.8.2"),
-        Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
-    ),
-    "kafka-4.1": _without_zookeeper("4.1.1", log4j="2.24.3"),
-    "kafka-4.2": _without_zookeeper("4.2.2", log4j="2.25.5"),
-    "kafka-4.3": _without_zookeeper("4.3.1", log4j="2.25.4"),
-    # Kafka 0.10.2 needs these classes, which recent releases of Java no longer contain.
-    "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
-    "mirror-maker": (
-        Module("org.apache.kafka", "connect-mirror", "4.1.1"),
-        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
-    ),
-    # Applications whose groups are no plain consumer groups, for tests.
-    "connect": (
-        Module("org.apache.kafka", "connect-runtime", "4.4.0"),
-        Module("org.slf4j", "slf4j-nop", "1.7.36"),
-    ),
-    "streams": (Module("org.apache.kafka", "kafka-streams", "4.4.0", transitive=False),),
-    # A Java compiler, for the programs of the sandbox.
-    "janino": (Module("org.codehaus.janino", "janino", "3.1.9"),),
-}
+SETS: Final = _sets()
 DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.4", "kafka-0.10.2", "janino")
 """The sets of jars that the servers of the sandbox need in their default releases."""
 
