@@ -27,6 +27,7 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     OtherCluster,
     PlanError,
+    UnknownTopicOrPartition,
     UnknownVersion,
     UsageError,
 )
@@ -46,6 +47,7 @@ from offsetmgr.migration.cutover_gates import (
     Gate,
     GroupObservation,
     LogRanges,
+    MemberAnswer,
     Reads,
     TopicObservation,
 )
@@ -151,7 +153,7 @@ class Cutover:
             state.back_of = str(back.absolute())
         return state
 
-    def _find_producers(self, first: CutoverState, look: _Look) -> None:
+    def _find_producers(self, first: CutoverState) -> None:
         """Finds which topics of the first cutover are copies: the producers of its others write at the source. If they
         came home by the first cutover, their replicator is the one of the first move. Raises `GateRefused` if records
         that were written after the first cutover are not at the target."""
@@ -161,7 +163,8 @@ class Cutover:
         for name, topic in first.topics.items():
             ends = {partition_of(tp): end for tp, end in topic.ends.items()}
             logs, is_read = self._source.cluster.log_ranges(ends), there(name) in self._consumed
-            if is_read and (error := next((one for one in logs.values() if isinstance(one, OffsetMgrError)), None)):
+            errors = (one for one in logs.values() if isinstance(one, OffsetMgrError))
+            if is_read and (error := next(errors, None)) and not isinstance(error, UnknownTopicOrPartition):
                 raise error
             grown = {tp: ends[tp] for tp, log in logs.items() if isinstance(log, LogRange) and log.end > ends[tp]}
             if is_read and not has_replicator and self._not_copied(grown.items()):
@@ -174,12 +177,8 @@ class Cutover:
         outputs = (topic for topics in first.outputs.values() for topic in topics)
         moved = (partition_of(tp).topic for one in first.groups.values() for tp in one.source)
         known = {*self.state.copies, *map(there, (*first.topics, *first.copies, *outputs, *moved))}
-        new = by_key((tp.topic, (tp, log.end)) for tp, log in look.source_logs.items() if isinstance(log, LogRange))
-        self.state.copies = sorted({*known, *(topic for topic in {*new} - known if self._is_copy(new[topic]))} - after)
-
-    def _is_copy(self, ends: Collection[tuple[TopicPartition, int]]) -> bool:
-        """Whether a topic that the first cutover does not know is a copy of the target's, which may hold more."""
-        return any(one.lacking is None for one in self._compared(ends, back=False)) and not self._not_copied(ends)
+        # While no producer has moved, the topics that groups have begun to read are copies, too.
+        self.state.copies = sorted((known if after else known | self._consumed) - after)
 
     def _not_copied(self, positions: Collection[tuple[TopicPartition, int]]) -> set[TopicPartition]:
         """Returns the partitions in which the target may lack a record of the source from the positions on."""
@@ -299,14 +298,15 @@ class Cutover:
             return ClosedGate(Gate.WRITTEN, "a dry run takes nothing back", then)
         self._tell_first(name, "")
         saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
-        for topic in self.options.outputs.get(name, ()):
+        others = (topic for one in self.state.moved() for topic in self.options.outputs.get(one, ()))
+        for topic in {*self.options.outputs.get(name, ())}.difference(others):
             self.state.topics.pop(topic, None)
         self._save()
         return None
 
     def _changed_equal(self, name: str, saved: GroupState) -> str:
         """Names an offset that the plan did not write, because the target held it already, and that has changed."""
-        equal = (step for step in self._steps(saved) if step.action is Action.SKIP_EQUAL)
+        equal = (step for step in self._steps(saved) if step.action in (Action.SKIP_EQUAL, Action.TARGET_ONLY))
         return gates.other_offset(self._held(name), {str(step.tp): step.after.offset for step in equal if step.after})
 
     def _tell_first(self, name: str, back: str) -> None:
@@ -330,7 +330,7 @@ class Cutover:
         first = self._look()
         if self._first is not None:
             self._first = CutoverState.load(Path(self.state.back_of)) or self._first  # it may have moved producers
-            self._find_producers(self._first, first)
+            self._find_producers(self._first)
         self._pause()
         second = self._look()
         self._end_if_stopped()  # a shorter interval shows nothing
@@ -348,10 +348,9 @@ class Cutover:
         if writable and self._execute:
             self._end_if_stopped()
             written = f"{count_of(len(writable), 'group')} at {self._target.store.uri}"
-            notes = (gates.without_offset(groups[name]) for name in writable)
+            notes = [f"{name} {note}" for name in writable if (note := gates.without_offset(groups[name]))]
             places = gates.places_text((groups[name] for name in writable), self._left_out)
-            places = "; ".join(dict.fromkeys([places, *filter(None, notes)]))
-            self._actions.confirm(f"write the offsets of {written}: {places}?")
+            self._actions.confirm(f"write the offsets of {written}: {'; '.join([places, *notes[:3]])}?")
             write = partial(self._unless_damaged, lambda name: self._write(name, groups[name]))
             wrote = {name: write(name) for name in writable if not self._actions.stop()}
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
@@ -506,8 +505,6 @@ class Cutover:
         saved = (item for one in self.state.groups.values() for item in one.source.items())
         resumed = by_key((partition_of(text), offset) for text, offset in saved)
         for tp, log in look.source_logs.items():
-            if tp.topic in self._ended and isinstance(log, LogRange) and not self._is_through(tp.topic):
-                wanted.add((tp, log.end))
             if tp.topic in asked and isinstance(log, LogRange):
                 whole = tp.topic in outputs and self._is_back(tp.topic)
                 first = log.start if whole else max(log.start, min(resumed.get(tp, [log.end])))
@@ -563,12 +560,12 @@ class Cutover:
         if saved.back:
             return gates.went_back(saved.back)
         if saved.step >= Gate.WRITTEN:
-            recreated = (topic for topic in one.topics.values() if topic.recreated)
+            recreated = (topic for topic in one.topics.values() if topic.recreated and saved.step < Gate.MOVING)
             closed = (gates.uneven(topic, Gate.STARTED) for topic in recreated)
             gate = next(closed, None) or gates.left_source(one, saved.source, saved.written)
             if gate is None and saved.step < Gate.STARTED and (gate := gates.started(one, saved.written)) is None:
                 saved.step = Gate.STARTED
-            if saved.step < Gate.STARTED and not (gates.members_text(one.members[1]) or one.target.now.error):
+            if saved.step < Gate.STARTED and not (gates.members_text(one.members[1]) or gates.error_of(one.target.now)):
                 saved.doubt = gates.other_offset(one.target.positions, saved.written)
             if (
                 gate is None
@@ -596,12 +593,14 @@ class Cutover:
     def _output_readers(self, name: str) -> ClosedGate | None:
         """Returns the groups that read the output of a job at the source: the job is the producer of that topic."""
         topics = self.options.outputs.get(name, ())
-        written = {one for one, saved in self.state.groups.items() if saved.step >= Gate.WRITTEN}
-        users = {user for topic in topics for user in self._users().get(topic, ())} if topics else set()
-        if not (left := sorted(users.difference(written, self.options.excused, {name}))):
+        if not topics:
+            return None
+        by_topic = self._users()
+        users = {*self._unread, *(user for topic in topics for user in by_topic.get(topic, ()))}
+        if not (left := sorted(users.difference(self._moved(), self.options.excused, {name}))):
             return None
         excuse = Advice.joined((Advice("{excuse} {}", one) for one in left), " ")
-        then = Advice("move these groups first, without the job; for those that stay, add {}", excuse)
+        then = Advice("move these groups first; for those that stay, and get no new records of the job, add {}", excuse)
         return ClosedGate(Gate.READY, f"its output is read at the source by {list_of(left, 3)}", then)
 
     def _other_writer(self, saved: GroupState, one: GroupObservation) -> str:
@@ -624,7 +623,8 @@ class Cutover:
         repeated = gates.repeats_text(one, saved.source) if saved.step >= Gate.WRITTEN and not saved.back else ""
         doubt = saved.doubt and f"records may have been skipped: before a member was seen, {saved.doubt}"
         since = (text := self._since.get(name)) and f"another program has committed at the target: {text}"
-        return "; ".join(filter(None, (saved.places, repeated, doubt, since, gates.without_offset(one) * bool(gate))))
+        starts = gates.without_offset(one) if gate and saved.step < Gate.STARTED else ""
+        return "; ".join(filter(None, (saved.places, repeated, doubt, since, starts)))
 
     def _first_offsets(self, one: GroupObservation) -> dict[str, int] | None:
         """On the way back: the offsets that the first cutover left at its source."""
@@ -657,14 +657,14 @@ class Cutover:
         problems: list[str] = [plan.error] if plan.error else []
         kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
         problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
-        differing = (step for step in plan.steps if gates.differs(step, one))
-        problems += [f"{step.tp}: its place has changed since it was shown" for step in differing]
+        worse = (step for step in plan.steps if gates.is_worse(step, one))
+        problems += [f"{step.tp}: fewer records would follow than was shown; run the command again" for step in worse]
         gate = ClosedGate(
             Gate.TRANSLATED, Advice.joined(problems[:3]), "see the offsets of both clusters: offsets diff"
         )
         if not problems:
-            now, members = self._source_now(name)
-            text = members or gates.error_of(now) or Reads(one.source.now, now).changed()
+            now, described = self._source_now(name)
+            text = gates.members_text(described) or gates.error_of(now) or Reads(one.source.now, now).changed()
             gate = ClosedGate(Gate.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}")
             problems = [f"{text}"] if text else []
         if problems:
@@ -675,15 +675,16 @@ class Cutover:
         saved.step = Gate.TRANSLATED
         for topic in one.outputs:  # the job is their producer: it starts at the target with the group
             ends = self._target_ends(topic), gates.ends_of(topic.source[1])
-            self.state.topics[topic.name] = TopicState(Gate.REPLICATOR, *ends)
+            if self._topic_state(topic.name).step < Gate.REPLICATOR:
+                self.state.topics[topic.name] = TopicState(Gate.REPLICATOR, *ends)
         self._save()
         self._tell_first(name, str(self._path.absolute()))
         return self._apply(name, saved)
 
-    def _source_now(self, name: str) -> tuple[GroupOffsets, str]:
-        """Returns the offsets of a group at the source, and the text about its members, which are read after them."""
+    def _source_now(self, name: str) -> tuple[GroupOffsets, MemberAnswer]:
+        """Returns the offsets of a group at the source, and its description, which is read after them."""
         found = next(self._source.store.scan([name]))
-        return found, gates.members_text(self._source.describe([name])[name])
+        return found, self._source.describe([name])[name]
 
     def _skipped(self, one: GroupObservation) -> ClosedGate | None:
         """Counts the records that a group never gets if it goes back, because the first cutover left them out. Returns
@@ -741,10 +742,10 @@ class Cutover:
             saved.step = Gate.WRITTEN
             self._save()
             return None
-        now, members = self._source_now(name)
-        if error := gates.error_of(now):
+        now, described = self._source_now(name)
+        if error := gates.error_of(now) or (described if isinstance(described, OffsetMgrError) else None):
             return ClosedGate(Gate.WRITTEN, f"the source cannot be read: {error}", "run the same command again")
-        if begun and not members and Reads(now, now).positions == saved.source:
+        if begun and not gates.members_text(described) and Reads(now, now).positions == saved.source:
             return self._apply(name, saved)
         return self._undo(name)
 
@@ -761,6 +762,8 @@ class Cutover:
     def _held(self, name: str) -> dict[str, int]:
         """Returns the offsets of a group at the target."""
         (found,) = self._target.store.scan([self._target_name(name)])
+        if error := gates.error_of(found):
+            raise error
         return Reads(found, found).positions
 
     def _steps(self, saved: GroupState) -> list[PlanStep]:
@@ -860,24 +863,16 @@ class Cutover:
         return {tp: max(log.start, at) for tp, log in logs.items() if log.end > (at := ends.get(str(tp), 0))}
 
     def _has_new_records(self, one: TopicObservation, held: Mapping[str, int] = MappingProxyType({})) -> bool:
-        """Whether the target holds a record that producers wrote since the replicator had stopped: its last one is no
-        copy. ``held`` are the places up to which the source holds the target's records."""
-        ends, has_grown = self.state.topics[one.name].ends, bool(self._grown(one))
+        """Whether the target holds a record that was written since the replicator had stopped. ``held`` are the places
+        up to which the source holds the target's records."""
+        ends = self.state.topics[one.name].ends
         for tp, log in one.target_logs[1].items():
             there = str(self._rename.partition(tp))
             after = max(ends.get(there, 0), held.get(there, 0))
             if isinstance(log, OffsetMgrError) or log.end <= after or not self._follow(there, after):
                 continue
-            if has_grown or not self._ends_with_copy(one, tp):
-                return True
+            return True
         return False
-
-    def _ends_with_copy(self, one: TopicObservation, tp: TopicPartition) -> bool:
-        """Whether the last record of the target is a copy: a replicator may have written records again."""
-        log = one.source[1].get(tp)
-        end = self._answer(tp, log.end) if isinstance(log, LogRange) else log
-        is_again = isinstance(end, TranslatedOffset) and end.answer.verdict is Verdict.NOT_YET
-        return is_again or isinstance(self._lacking(tp), int)
 
     def _target_ends(self, one: TopicObservation) -> dict[str, int]:
         logs = one.target_logs[1].items()
@@ -891,7 +886,7 @@ class Cutover:
 
     def _moved(self) -> set[str]:
         done = {name for name, saved in self.state.groups.items() if saved.step >= Gate.MOVING and not saved.back}
-        return done - self._alive
+        return done - self._alive - self._unread.keys()
 
     def _read_users(self) -> dict[str, list[str]]:
         """Returns the groups of the source with offsets or members in each topic, and finds the share groups among

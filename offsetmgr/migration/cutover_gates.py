@@ -203,7 +203,10 @@ def uneven(one: TopicObservation, step: Gate) -> ClosedGate | None:
     """Returns why the partitions of a topic cannot correspond to those of its copy."""
     if one.recreated:
         why = f"topic {one.name} was deleted and created again at {one.recreated}, so its offsets are of another log"
-        return ClosedGate(step, why, "begin again with a new state file", may_open=False)
+        undo = Advice(
+            "take back with {undo=True} the groups that have not consumed there, and begin in a new directory"
+        )
+        return ClosedGate(step, why, undo, may_open=False)
     here, there = one.counts
     if here is None:
         then = "check its name; if it was deleted, delete the offsets that groups have in it"
@@ -220,15 +223,15 @@ def _behind(one: GroupObservation, most: int) -> ClosedGate | None:
     behind = Counter[str]()
     for tp in one.partitions:
         number, held = one.topics[tp.topic].lacking(tp), one.source.now.offsets.get(tp)
-        if number is None and held is not None:
-            place = one.topics[tp.topic].answer(tp, held.offset)
-            if isinstance(place, TranslatedOffset) and not place.problem:
-                continue
+        place = None if held is None else one.topics[tp.topic].answer(tp, held.offset)
+        if number is None and (place is None or (isinstance(place, TranslatedOffset) and not place.problem)):
+            continue
         if not isinstance(number, int):
             text = f"the number of records of {tp} that the target lacks is not known{f': {number}' if number else ''}"
             hint = number.hint if isinstance(number, OffsetMgrError) else ""
-            wait = "wait until the replicator has caught up; see offsets diff; "
-            then = Advice(f"{wait}if producers write at the target, only {{accept=bracketed}} moves the group")
+            then = "wait until the replicator has caught up; see offsets diff"
+            if isinstance(place, TranslatedOffset) and place.answer.verdict is Verdict.BRACKETED:
+                then = Advice("if producers write at the target, add {accept=bracketed}: the group repeats records")
             return ClosedGate(Gate.READY, text, hint or then)
         behind[tp.topic] += number
     for topic, number in behind.items():
@@ -299,7 +302,7 @@ def places_text(groups: Iterable[GroupObservation], left_out: Mapping[str, int |
     text = f"{count_of(len(answers), 'position')}: {', '.join(f'{n:,} {verdict}' for verdict, n in verdicts.items())}"
     repeats = count_of(sum(one.repeats for one in answers), "record")
     skips = count_of(sum(one.missing for one in answers) + sum(filter(None, numbers)), "record")
-    repeats = f"repeats at most {repeats}, not counting what the target holds twice"
+    repeats = f"repeats at most {repeats}, or more if the replicator wrote some twice"
     return f"{text}; {repeats}; skips {'an unknown number of records' if None in numbers else skips}"
 
 
@@ -329,7 +332,7 @@ def without_offset(one: GroupObservation) -> str:
         else:
             own.append(f"{copy} at {held.offset}")
     texts = [f"without an offset, starts by auto.offset.reset: {list_of(names, _SHOWN)}"] if names else []
-    texts += [f"without an offset at the source, starts at the target's: {list_of(own, _SHOWN)}"] if own else []
+    texts += [f"without an offset at the source, starts at that of the target: {list_of(own, _SHOWN)}"] if own else []
     return "; ".join(texts)
 
 
@@ -391,7 +394,7 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     if (error := one.target.now.error) is not None or isinstance(there, OffsetMgrError):
         text = f"its offsets and members at the target are not known: {error or there}"
         return ClosedGate(Gate.MOVING, text, "run the same command again")
-    used = {*held, *(str(tp) for member in there.members for tp in member.partitions)}
+    used = {*held, *map(str, one.target.now.errors), *(str(tp) for member in there.members for tp in member.partitions)}
     if not (there.idle or there.state == "STABLE"):
         used |= written.keys()  # the members of a group in a rebalance have no partitions
     idle = [tp for tp, at in written.items() if held.get(tp, 0) <= at and tp in used and follow(tp, at)]
@@ -402,8 +405,8 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     return ClosedGate(Gate.MOVING, text, Advice(then, one.target_name, Invocation("offsets delete")))
 
 
-def differs(step: PlanStep, one: GroupObservation) -> bool:
-    """Whether a step of a plan is not what the last look has shown."""
+def is_worse(step: PlanStep, one: GroupObservation) -> bool:
+    """Whether a step of a plan skips more than the last look has shown."""
     held = one.source.now.offsets.get(step.source_tp)
     if step.source is None or step.origin is None or step.after is None:
         return False
@@ -412,9 +415,7 @@ def differs(step: PlanStep, one: GroupObservation) -> bool:
     shown = one.topics[step.source_tp.topic].answer(step.source_tp, step.source.offset)
     if isinstance(shown, OffsetMgrError):
         return True
-    answer = shown.answer
-    planned = step.after.offset, step.origin.verdict, step.origin.repeats, step.origin.skips
-    return planned != (answer.offset, str(answer.verdict), answer.repeats, answer.missing)
+    return step.after.offset > (shown.answer.offset or 0) or (step.origin.skips or 0) > shown.answer.missing
 
 
 def error_of(found: GroupOffsets) -> OffsetMgrError | None:
@@ -439,7 +440,11 @@ def waits_for_groups(
     """Returns the groups ``left`` that hold up the producers of a topic. ``shares`` are share groups, which cannot be
     moved, ``unread`` those that cannot be read and may use the topic, ``written`` has the last step of the groups whose
     offsets are at the target, and ``selected`` are those that the command moves."""
-    moving = [f"{name} (at step {min(step + 1, Gate.MOVING)})" for name, step in written.items() if name in left]
+    moving = [
+        f"{name} ({'members at the source' if step >= Gate.MOVING else f'at step {step + 1}'})"
+        for name, step in written.items()
+        if name in left
+    ]
     texts, then = list[str](), list[str]()
     if moving:
         texts.append(f"{count_of(len(moving), 'group')} not through: {_named(moving)}")

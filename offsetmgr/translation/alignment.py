@@ -420,7 +420,7 @@ class Alignment:
                 newest[of] = index
         for place, neighbour in self._not_unique_places():
             of = self._classes_b[place]
-            until = min(newest[of] if of >= 0 else size - 1, neighbour)
+            until = min(newest[of] if of >= 0 else size, neighbour)
             if until >= 0:
                 lower[until] = min(lower[until], place)
         surely_copies = not self._may_hold_older()

@@ -211,7 +211,10 @@ class PositionTranslator:
         others = [tp for number in range(count) if (tp := TopicPartition(target.tp.topic, number)) != target.tp]
         self._ends = {key: end for key, end in self._ends.items() if key[0].topic == target.tp.topic}
         for equality in Equality if others else ():
-            records = _end_of(source, equality)
+            try:
+                records = _end_of(source, equality)
+            except TooMuch:
+                return
             left = records - self._end_in_target(target.tp, equality)
             found = {tp: left & self._end_in_target(tp, equality) for tp in others}
             if len(frozenset().union(*found.values())) * _EQUAL_SHARE >= max(len(records), 2 * _EQUAL_SHARE):

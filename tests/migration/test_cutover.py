@@ -28,7 +28,7 @@ from offsetmgr.migration.cutover import Cutover
 
 pytestmark = pytest.mark.servers
 DRY = "a dry run writes nothing"
-PLACES = "{}; repeats at most 0 records, not counting what the target holds twice; skips {} records"
+PLACES = "{}; repeats at most 0 records, or more if the replicator wrote some twice; skips {} records"
 
 
 class Operator:
@@ -147,9 +147,6 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     # Nor is a record of a transaction that is aborted
     abort(b, topic)
     assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
-    # Nor are copies that a replicator writes again
-    clusters.copy(topic, RECORDS + 1, RECORDS + 3)
-    assert operator.topic(*last) == ("10 producers at the target", "no new record at the target")
     produce(b, topic, ["first at the target"])
     assert operator.topic("--way-back", "running", code=0) == ("through", "")
     assert "you said that a reverse replicator runs, but it has copied no record" in operator.notes[topic]
@@ -160,11 +157,12 @@ def test_a_group_and_its_topic_move_step_by_step(clusters: TwoClusters, operator
     assert found[group][1].startswith("at the source, 1 member: rdkafka")
     assert operator.topic(code=0) == ("through", "")
     assert f"may be no copies of the target's: {topic}-0 from " in operator.notes[topic]
-    # A group that was left behind can still move, with the operator's word
+    # A group that was left behind can still move, with the operator's word, and gets what only the target holds
     operator.group = f"{group}-late"
-    clusters.commit(operator.group, topic, {0: 50})
+    clusters.commit(operator.group, topic, {0: RECORDS + 6})
     assert operator.run()[0] == "1 ready"
     assert operator.run("--accept", "bracketed", "--accept", "missing")[0] == "5 started at the target"
+    assert committed(f"kafka://{b}", operator.group) == {0: 115}
     # A topic that is created again is another log
     delete_topic(AdminClient({"bootstrap.servers": b}), topic)
     create_topic(b, topic, 1)
@@ -408,7 +406,7 @@ def test_an_undo_restores_all_offsets_or_none(
     command("offsets", "delete", unique, "-t", f"{topic}:1", "--store", f"kafka://{clusters.a}", "--execute", "--yes")
     commit(b, unique, topic, {0: 51, 1: 50})
     until(lambda: operator.run()[0] == "5 started at the target")
-    assert f"without an offset at the source, starts at the target's: {topic}-1 at 50" in operator.notes[unique]
+    assert f"without an offset at the source, starts at that of the target: {topic}-1 at 50" in operator.notes[unique]
     commit(b, unique, topic, {0: 60})
     why = f"at the target, {topic}-0 is at 60 and not at 51 as written"
     assert operator.look("--undo", "--execute") == {unique: ("4 written", why)}
@@ -719,6 +717,8 @@ def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
         "1 ready",
         f"its output is read at the source by {reader}",
     )
+    with consumer(clusters.b, reader, output, 48):
+        operator.run()
     operator.group = group
     why = f"output topic: 2 records of {output}-0 not at the target"
     assert operator.run(*job) == ("3 translated", why)
@@ -730,7 +730,7 @@ def test_a_job_that_writes_exactly_once_starts_with_its_whole_output(
     with consumer(clusters.b, group, f"{unique}-t", 50):
         operator.run()
     produce(clusters.b, output, ["result"])
-    with consumer(clusters.b, reader, output, 50):
+    with consumer(clusters.b, reader, output, 3):
         assert operator.look("--execute", "--group", reader)[output] == ("through", "")
     back: dict[str, Any] = {"state": operator.home / "back.json", "back": True}
     why = f"output topic: 1 record of {output}-0 not at the target"

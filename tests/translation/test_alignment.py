@@ -219,6 +219,11 @@ def test_aborted_and_compacted_records_are_not_lacking() -> None:
     assert InverseAlignment(stretch("abcdef"), stretch("")).lacking(0) == 0
 
 
+def test_the_place_of_the_end_is_not_after_records_that_only_the_target_holds() -> None:
+    found = Alignment(stretch("abc"), stretch("abcXY")).translate(3)
+    assert (found.verdict, found.offset, found.upper, found.repeats) == (Verdict.BRACKETED, 3, 5, 2)
+
+
 def test_records_are_not_lacking_because_a_part_of_the_other_log_was_not_read() -> None:
     one = Alignment(stretch("abcd"), stretch("abcd", first=2))
     back = InverseAlignment(stretch("abcdef", first=3), stretch("dcef"))
