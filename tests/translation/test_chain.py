@@ -181,7 +181,7 @@ def test_each_log_has_each_record_once(
     for side in sides:
         for topic in chain.topics:
             make_topic(topic, PARTITIONS, bootstrap=side.direct)
-    raise_epochs(sides[0].zookeeper, *chain.topics)
+    raise_epochs(sides[0].zookeeper, sides[0].direct, *chain.topics)
     cuts = 0
 
     def fault() -> None:

@@ -44,7 +44,7 @@ class Pair:
     def topic(self, policy: str, make_topic: MakeTopic) -> str:
         """A topic of A whose leader epochs are higher than those in B."""
         name = make_topic(f"{self.prefix}{policy}", PARTITIONS, bootstrap=self.a.bootstrap)
-        raise_epochs(self.a.zookeeper, name)
+        raise_epochs(self.a.zookeeper, self.a.bootstrap, name)
         return name
 
     def maker(

@@ -11,11 +11,12 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from committed_offsets import commit, committed
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
@@ -68,10 +69,11 @@ class Mirrored:
         assert deleted.result(60).low_watermark == before
 
     def end(self, topic: str) -> int:
-        """The end of the copy; 0 if there is none."""
-        if f"A.{topic}" not in self._ends.list_topics(timeout=60).topics:
-            return 0
-        return self._ends.get_watermark_offsets(Position(f"A.{topic}", 0), 60)[1]
+        """The end of the copy; 0 if there is none, or it has no leader yet."""
+        if f"A.{topic}" in self._ends.list_topics(timeout=60).topics:
+            with suppress(KafkaException):
+                return self._ends.get_watermark_offsets(Position(f"A.{topic}", 0), 60)[1]
+        return 0
 
     def wait_for_copies(self, topic: str, end: int) -> None:
         until(lambda: self.end(topic) >= end)
