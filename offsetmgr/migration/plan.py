@@ -914,7 +914,8 @@ _MEANING: Final[Mapping[str, str | Advice]] = {
     Action.REFUSE_UNSUPPORTED_TARGET: "refused: is an offset, but the target holds byte positions of Kafka 0.7",
     Action.REFUSE_UNTRANSLATED: "refused: cannot be translated for the target's cluster; the note has the reason",
     Action.REFUSE_UNSURE: Advice(
-        "refused: the place of the record is not copied yet, or not sure; then {accept} takes the earliest, if any"
+        "refused: the place of the record is not copied yet, or not sure; then migrate plan with {accept} takes the"
+        " earliest, if any"
     ),
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
