@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
@@ -58,7 +58,7 @@ from offsetmgr.migration.progress import journal_path
 from offsetmgr.migration.rollback import skipped_on_the_way_back
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.fingerprints import Equality, FingerprintRules, Piece
-from offsetmgr.translation.translator import TranslatedOffset, TranslatedPartition, Translations
+from offsetmgr.translation.translator import TranslatedOffset, Translations
 
 OPERATION: Final = "migrate cutover"
 _LOOK_BYTES: Final = 64 * 1024
@@ -182,18 +182,12 @@ class Cutover:
 
     def _not_copied(self, positions: Collection[tuple[TopicPartition, int]]) -> set[TopicPartition]:
         """Returns the partitions in which the target may lack a record of the source from the positions on."""
-        read = self._compared(positions, back=True)
-        return {one.source for one in read if one.lacking != 0 or any(at.missing for at in one.translations.values())}
-
-    def _compared(
-        self, positions: Collection[tuple[TopicPartition, int]], *, back: bool
-    ) -> Iterator[TranslatedPartition]:
-        """Translates positions again, and yields their partitions."""
-        found = self._actions.translations(back)
+        found = self._actions.translations(True)
         for tp, _ in positions:
             found.partitions.pop(tp, None)
         found.load(positions)
-        return (found.partitions[tp] for tp, _ in positions)
+        read = (found.partitions[tp] for tp, _ in positions)
+        return {one.source for one in read if one.lacking != 0 or any(at.missing for at in one.translations.values())}
 
     def _with_state(self, options: CutoverOptions) -> CutoverOptions:
         """Returns the options, completed from the state, and records the new ones. Raises `UsageError` if names of
