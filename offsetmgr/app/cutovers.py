@@ -1,8 +1,8 @@
-"""The connections of ``migrate cutover``: opens both clusters, and plans and applies one group at a time."""
+"""The connections of ``migrate cutover``: opens both clusters, and plans groups and applies the plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -35,10 +35,14 @@ T = TypeVar("T")
 
 
 class _QuietUi(Ui):
-    """Agrees to the steps of a group, which the user has confirmed together, and shows only their warnings."""
+    """Agrees to the steps of a plan, which the user has confirmed together, and shows only their warnings and their
+    progress. ``wants_stop`` is as in `Ui`."""
 
-    def __init__(self, ui: Ui) -> None:
-        self._ui = ui
+    def __init__(self, ui: Ui, wants_stop: Callable[[], bool]) -> None:
+        self._ui, self.wants_stop = ui, wants_stop
+
+    def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+        return self._ui.progress(items, what, total)
 
     def note(self, text: str, *, warning: bool = False, repeated: bool = False) -> None:
         if warning:
@@ -46,8 +50,8 @@ class _QuietUi(Ui):
 
 
 class CutoverRun:
-    """A call of ``migrate cutover``. ``plan``, ``apply`` and ``undo`` are the steps of the plan of one group, for the
-    servers of the cutover."""
+    """A call of ``migrate cutover``. ``plan``, ``apply`` and ``undo`` are the steps of a plan, for the servers of the
+    cutover."""
 
     def __init__(
         self,
@@ -56,13 +60,14 @@ class CutoverRun:
         path: Path,
         options: CutoverOptions,
         plan: Callable[[Path, PlanOptions, TranslationRules], PlanFile],
-        apply: Callable[[Path], Report],
-        undo: Callable[[Path], Report],
+        apply: Callable[[Path, GroupSelection], Report],
+        preview: Callable[[Path, GroupSelection], Iterable[RollbackPreview]],
+        undo: Callable[[Path, GroupSelection], Report],
     ) -> None:
         """Raises `UsageError` if a store is not a Kafka cluster, or if options contradict each other."""
         self._connections, self._pair, self._path = connections, pair, path
-        self._options, self._plan_group = options, plan
-        self._apply, self._undo = partial(self._problem, apply), partial(self._problem, undo)
+        self._options, self._plan_groups, self._stop = options, plan, connections.ui.wants_stop
+        self._apply, self._rollback, self._preview = partial(self._problems, apply), undo, preview
         if (silent := pair.origins()[1]) is not None:
             raise silent
         for store in (pair.source, pair.target):
@@ -85,7 +90,7 @@ class CutoverRun:
         source, target = (Side(store, found, pair.waiting(found).describe_groups) for store, found in stores)
         lock = STATE_FILE.exclusive(self._path) if execute else nullcontext()
         with lock, interrupted_as("run the same command again to go on"), ui.stop("the next run continues") as stop:
-            translations = cache(self._translations)
+            translations, self._stop = cache(self._translations), stop
             actions = CutoverActions(self._plan, self._apply, self._undo, translations, ui.confirm, ui.note, stop)
             run = Cutover((source, target), self._path, actions, self._options, execute=execute)
             self._rules, self._renames = run.options.rules, run.options.renames
@@ -153,41 +158,46 @@ class CutoverRun:
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         ui = self._connections.ui
-        self._connections.ui = _QuietUi(ui)
+        self._connections.ui = _QuietUi(ui, self._stop)
         try:
             yield
         finally:
             self._connections.ui = ui
 
-    def _plan(self, group: str, path: Path, back: bool, rewind: bool) -> GroupPlan:
+    def _plan(self, groups: Sequence[str], path: Path, back: bool, rewind: bool) -> list[GroupPlan]:
         ahead = AheadPolicy.REWIND if rewind else AheadPolicy.REFUSE
-        groups = GroupSelection([literal_pattern(group)])
-        rename = {old: new for old, new in self._renames.items() if old == group}
-        options = PlanOptions(ahead, groups=groups, rename=rename, onto_existing=True)
+        rename = {old: new for old, new in self._renames.items() if old in groups}
+        options = PlanOptions(ahead, groups=_only(groups), rename=rename, onto_existing=True)
         with self._quiet():
-            return next(iter(self._plan_group(path, options, self._rules._replace(back=back)).groups()))
+            return list(self._plan_groups(path, options, self._rules._replace(back=back)).groups())
 
-    def _problem(self, step: Callable[[Path], Report], path: Path) -> str:
-        """Executes a step of a plan. Returns what it did not do."""
+    def _undo(self, path: Path, groups: Sequence[str]) -> dict[str, str]:
+        """Restores all offsets of a group or none. Returns what it did not restore, by group."""
+        problems: dict[str, str] = {}
+
+        def undo(path: Path, selected: GroupSelection) -> Report:
+            for one in self._preview(path, selected):
+                if one.problem:
+                    at = "" if one.applied is None else f"is at {one.now} and not at {one.applied}: "
+                    problems.setdefault(one.group, f"{one.tp}: {at}{one.problem}")
+            rest = [name for name in groups if name not in problems]
+            return self._rollback(path, _only(rest)) if rest else Report()
+
+        return self._problems(undo, path, groups) | problems
+
+    def _problems(
+        self, step: Callable[[Path, GroupSelection], Report], path: Path, groups: Sequence[str]
+    ) -> dict[str, str]:
+        """Executes a step of a plan for some groups. Returns what it did not do, by group."""
         try:
             with self._quiet():
-                report = step(path)
+                report = step(path, _only(groups))
         except (Conflict, GroupActive, JournalError, PlanError) as error:
-            return str(error)
-        lines = [line.strip(" !") for line in report.lines("written") if line.startswith("  !")]
-        return "" if report.ok else "; ".join(lines) or "not everything was written"
+            return dict.fromkeys(groups, str(error))
+        failed = {name: one.failures() for name, one in report.failed.items()}
+        texts = {name: "; ".join(line.strip(" !") for line in lines) for name, lines in failed.items()} | report.closed
+        return texts if report.ok or texts else dict.fromkeys(groups, "not everything was written")
 
 
-def whole(
-    preview: Callable[[Connections, T], Iterable[RollbackPreview]], rollback: Callable[[Connections, T], Report]
-) -> Callable[[Connections, T], Report]:
-    """Returns a rollback that raises `Conflict`, before it restores the first offset, if not all can be restored."""
-
-    def step(connections: Connections, scope: T) -> Report:
-        for one in preview(connections, scope):
-            if one.problem:
-                at = "" if one.applied is None else f"is at {one.now} and not at {one.applied}: "
-                raise Conflict(str(one.tp), f"{at}{one.problem}")
-        return rollback(connections, scope)
-
-    return step
+def _only(groups: Iterable[str]) -> GroupSelection:
+    return GroupSelection(map(literal_pattern, groups))

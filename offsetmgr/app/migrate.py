@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.translation import translating
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from offsetmgr.translation.translator import Translations
 
 
+T = TypeVar("T")
 _PLAN_WITH: Final = "migrate plan with "
 """The command that has the options of a translation. The steps of a plan have none of them."""
 
@@ -978,22 +979,21 @@ def cutover(
     Raises `UsageError` if the arguments contradict the state, `OtherCluster`, `GateRefused` if there is no way back,
     `GroupNotFound`, `JournalError`, `Unreachable`, `TimedOut`.
     """
-    from offsetmgr.app.cutovers import CutoverRun, whole
+    from offsetmgr.app.cutovers import CutoverRun
 
     source, target = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
     pair = SourceAndTarget(connections, source, target, sides and sides[:2])
     arguments = {**PlanSelection(selection).arguments, **(sides.arguments if sides else {})}
     reason = (options := options or CutoverOptions()).reason
 
-    def plan_group(path: Path, of_group: PlanOptions, rules: TranslationRules) -> PlanFile:
-        return plan(connections, source, target, path, of_group, sides=sides, inputs=PlanInputs(translate=rules)).file
+    def plan_groups(path: Path, planned: PlanOptions, rules: TranslationRules) -> PlanFile:
+        return plan(connections, source, target, path, planned, sides=sides, inputs=PlanInputs(translate=rules)).file
 
-    def on_plan(step: Callable[[Connections, StepScope], Report]) -> Callable[[Path], Report]:
-        return lambda path: step(connections, StepScope(path, ALL, sides, reason))
+    def on_plan(step: Callable[[Connections, StepScope], T]) -> Callable[[Path, GroupSelection], T]:
+        return lambda path, groups: step(connections, StepScope(path, PlanSelection(groups), sides, reason))
 
-    restore = rollback if execute else lambda *_: Report()
-    undo = whole(lambda of, scope: preview_rollback(of, scope).partitions, restore)
-    steps = plan_group, on_plan(apply), on_plan(undo)
+    preview = on_plan(lambda of, scope: preview_rollback(of, scope).partitions)
+    steps = plan_groups, on_plan(apply), preview, on_plan(rollback if execute else lambda *_: Report())
     return CutoverRun(connections, pair, state, options, *steps).run(selection, arguments, execute=execute)
 
 

@@ -1,7 +1,7 @@
 """Runs cutovers: looks at the groups and the topics, passes the gates that are open, and writes the offsets.
 
-The state file has the steps that were passed. The offsets of a group are in its plan, in the directory of the state
-file. A run that was killed at any point continues with the next run: the journal of a plan tells what was written.
+The state file has the steps that were passed. Groups that are written together have one plan, next to the state file. A
+run that was killed at any point continues with the next run: the journal of a plan tells what was written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,13 @@ from offsetmgr.translation.translator import TranslatedOffset, Translations
 OPERATION: Final = "migrate cutover"
 _LOOK_BYTES: Final = 64 * 1024
 _MAX_STATE_BYTES: Final = 64 * 1024 * 1024
+_CONTINUED, _BEGUN_AGAIN = ClosedGate(Gate.WRITTEN, "applied again", ""), ClosedGate(Gate.WRITTEN, "planned again", "")
 T = TypeVar("T")
+
+
+def _groups_of(plan: Path) -> dict[str, GroupPlan]:
+    """Returns the groups of a plan by name."""
+    return {group.name: group for group in PlanFile(plan).groups()}
 
 
 class Side(NamedTuple):
@@ -75,15 +81,15 @@ class Side(NamedTuple):
 
 
 class CutoverActions(NamedTuple):
-    """The functions that a run calls. ``plan`` writes the plan of a group to a new file; its last two arguments are
-    whether the source is the copy of the target, and whether an offset of the target may go backwards. ``apply`` and
-    ``undo`` return why they did not write everything, or an empty text. ``translations`` takes whether the source is
-    the copy, and returns the same object every time.
+    """The functions that a run calls. ``plan`` writes the plan of groups to a new file; its last two arguments are
+    whether the source is the copy of the target, and whether offsets of the target may go backwards. ``apply`` and
+    ``undo`` execute a plan for some of its groups, and return why they did not write everything, by group.
+    ``translations`` takes whether the source is the copy, and returns the same object every time.
     """
 
-    plan: Callable[[str, Path, bool, bool], GroupPlan]
-    apply: Callable[[Path], str]
-    undo: Callable[[Path], str]
+    plan: Callable[[Sequence[str], Path, bool, bool], list[GroupPlan]]
+    apply: Callable[[Path, Sequence[str]], dict[str, str]]
+    undo: Callable[[Path, Sequence[str]], dict[str, str]]
     translations: Callable[[bool], Translations]
     confirm: Callable[[str], None]
     note: Callable[[str], None]
@@ -130,6 +136,7 @@ class Cutover:
         """The ends of both logs when their translations were made."""
         self._later: dict[str, str] = {}
         """The notes about records that were written to the source after step 9, by topic."""
+        self._open_plan, self._planned = cache(open_plan), cache(_groups_of)
         self.state = self._opened(CutoverState.load(path), options)
         self.options = options = self._with_state(options)
         self._rename = TopicRenames(options.rules.topics)
@@ -249,22 +256,21 @@ class Cutover:
 
     def undo(self) -> list[CutoverStatus]:
         """Takes back the groups that have not consumed at the target."""
-        found = []
-        for name in self.names:
-            saved = self.state.groups.get(name, GroupState())
-            gate, done = None, "not written"
+        found = dict[str, ClosedGate | None]()
+        groups = {name: self.state.groups.get(name, GroupState()) for name in self.names}
+        for name, saved in groups.items():
             if saved.back:
-                gate = gates.went_back(saved.back)
+                found[name] = gates.went_back(saved.back)
             elif saved.step >= Gate.MOVING:
                 hint = "go back by a cutover from the target to the source with {back_of} {}"
-                gate = ClosedGate(Gate.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
-            elif saved.step:
-                if self._execute:
-                    before = f"before {self._plan(saved)} was applied"
-                    self._actions.confirm(f"restore what {self._target.store.uri} held {before}?")
-                gate, done = self._unless_damaged(self._undo, name), "taken back"
-            found.append(CutoverStatus("group", name, gate, done=done))
-        return found
+                found[name] = ClosedGate(Gate.MOVING, "it has consumed at the target", Advice(hint, str(self._path)))
+        written = [name for name, saved in groups.items() if saved.step and name not in found]
+        if written and self._execute:
+            before = f"before the cutover of {count_of(len(written), 'group')}"
+            self._actions.confirm(f"restore what {self._target.store.uri} held {before}?")
+        found |= self._undo(written)
+        words = dict.fromkeys(written, "taken back")
+        return [CutoverStatus("group", one, found.get(one), done=words.get(one, "not written")) for one in groups]
 
     def _unless_damaged(self, step: Callable[[str], ClosedGate | None], name: str) -> ClosedGate | None:
         """Returns the gate of a step of a group, whose plan or journal may be damaged: other groups go on."""
@@ -273,45 +279,62 @@ class Cutover:
         except (JournalError, PlanError, UnknownVersion) as error:
             return ClosedGate(Gate.WRITTEN, str(error), error.hint or "run the same command again")
 
-    def _undo(self, name: str) -> ClosedGate | None:
-        """Takes a group back, so that it begins again. Returns why it did not. Until the last save, the journal of its
-        plan tells that an undo has begun. A dry run only looks."""
-        there, saved = self._target_name(name), self.state.groups[name]
-        has_begun = self._has_begun(name, saved)
-        if has_begun or saved.step >= Gate.WRITTEN:
-            text = gates.members_text(self._target.describe([there])[there]) or self._changed_equal(name, saved)
-            undone = "" if text or not has_begun else self._actions.undo(self._plan(saved))
-            if problem := f"at the target, {text}" if text else undone:
-                then = "stop its consumers, and run it again; if they have consumed at the target, swap both clusters, "
-                then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset back", str(self._path))
-                if self._is_undone(name, saved):
-                    then = "some offsets were taken back already: set this one back, and run it again"
-                return ClosedGate(Gate.WRITTEN, problem, then)
+    def _undo(self, names: Sequence[str]) -> dict[str, ClosedGate | None]:
+        """Takes groups back, so that they begin again. Returns why it did not. Until the last save, the journal of
+        their plan tells that an undo has begun. A dry run only looks."""
+        found = {name: self._unless_damaged(self._keeps, name) for name in names}
+        taken = [name for name in names if not found[name]]
+        begun = ((self._plan(saved), name) for name in taken if self._has_begun(name, saved := self.state.groups[name]))
+        problems: dict[str, str] = {}
+        for path, planned in by_key(begun).items():
+            problems |= self._actions.undo(path, planned)
+        self._open_plan.cache_clear()
+        why = partial(self._unless_damaged, lambda name: self._not_undone(name, problems[name]))
+        found |= {name: why(name) for name in problems}
+        taken = [name for name in taken if name not in problems]
         if not self._execute:
             then = Advice("add {execute=True} to take it back")
-            return ClosedGate(Gate.WRITTEN, "a dry run takes nothing back", then)
-        self._tell_first(name, "")
-        saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
-        others = (topic for one in self.state.moved() for topic in self.options.outputs.get(one, ()))
-        for topic in {*self.options.outputs.get(name, ())}.difference(others):
+            return found | dict.fromkeys(taken, ClosedGate(Gate.WRITTEN, "a dry run takes nothing back", then))
+        if not taken:
+            return found
+        self._tell_first(taken, "")
+        for saved in map(self.state.groups.__getitem__, taken):
+            saved.step, saved.plan, saved.seen, saved.doubt = 0, "", None, ""
+        left = {topic for one in self.state.moved() for topic in self.options.outputs.get(one, ())}
+        for topic in {topic for name in taken for topic in self.options.outputs.get(name, ())} - left:
             self.state.topics.pop(topic, None)
         self._save()
-        return None
+        return found
 
-    def _changed_equal(self, name: str, saved: GroupState) -> str:
+    def _keeps(self, name: str) -> ClosedGate | None:
+        """Returns why a group must keep its offsets at the target."""
+        there, saved = self._target_name(name), self.state.groups[name]
+        if not self._has_begun(name, saved) and saved.step < Gate.WRITTEN:
+            return None
+        text = gates.members_text(self._target.describe([there])[there]) or self._changed_equal(name)
+        return self._not_undone(name, f"at the target, {text}") if text else None
+
+    def _not_undone(self, name: str, problem: str) -> ClosedGate:
+        then = "stop its consumers, and run it again; if they have consumed at the target, swap both clusters, "
+        then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset back", str(self._path))
+        if self._is_undone(name, self.state.groups[name]):
+            then = "some offsets were taken back already: set this one back, and run it again"
+        return ClosedGate(Gate.WRITTEN, problem, then)
+
+    def _changed_equal(self, name: str) -> str:
         """Names an offset that the plan did not write, because the target held it already, and that has changed."""
-        equal = (step for step in self._steps(saved) if step.action in (Action.SKIP_EQUAL, Action.TARGET_ONLY))
+        equal = (step for step in self._steps(name) if step.action in (Action.SKIP_EQUAL, Action.TARGET_ONLY))
         return gates.other_offset(self._held(name), {str(step.tp): step.after.offset for step in equal if step.after})
 
-    def _tell_first(self, name: str, back: str) -> None:
-        """Records in the state of the first cutover that a group goes back. Raises `JournalError` if it runs now."""
+    def _tell_first(self, names: Iterable[str], back: str) -> None:
+        """Records in the state of the first cutover that groups go back. Raises `JournalError` if it runs now."""
         if self._first is None:
             return
         path = Path(self.state.back_of)
         with STATE_FILE.exclusive(path):
-            first = CutoverState.load(path)
-            if first is not None and (one := first.groups.get(self._target_name(name))):
-                one.back = back
+            if (first := CutoverState.load(path)) is not None:
+                for name in filter(first.groups.__contains__, map(self._target_name, names)):
+                    first.groups[name].back = back
                 first.save(path)
 
     def _save(self) -> None:
@@ -319,7 +342,10 @@ class Cutover:
             self.state.save(self._path)
 
     def _round(self) -> list[CutoverStatus]:
-        resumed = {name: gate for name in self.names if (gate := self._unless_damaged(self._resume, name))}
+        self._open_plan.cache_clear()
+        resumed = {name: self._unless_damaged(self._resume, name) for name in self.names}
+        resumed |= self._apply([name for name, gate in resumed.items() if gate is _CONTINUED])
+        resumed |= self._undo([name for name, gate in resumed.items() if gate is _BEGUN_AGAIN])
         self._users = cache(self._read_users)
         first = self._look()
         if self._first is not None:
@@ -332,7 +358,7 @@ class Cutover:
         found, writable = [], []
         for name in self.names:
             gate = resumed.get(name) or self._group(name, groups[name])
-            if gate is not None and gate.step is Gate.WRITTEN and name not in resumed:
+            if gate is not None and gate.step is Gate.WRITTEN and not resumed[name]:
                 writable.append(name)
             found.append(CutoverStatus("group", name, gate, self._note(name, groups[name], gate)))
         self._save()
@@ -345,8 +371,7 @@ class Cutover:
             notes = [f"{name} {note}" for name in writable if (note := gates.without_offset(groups[name]))]
             places = gates.places_text((groups[name] for name in writable), self._left_out)
             self._actions.confirm(f"write the offsets of {written}: {'; '.join([places, *notes[:3]])}?")
-            write = partial(self._unless_damaged, lambda name: self._write(name, groups[name]))
-            wrote = {name: write(name) for name in writable if not self._actions.stop()}
+            wrote = self._write({name: groups[name] for name in writable})
             found = [one._replace(gate=wrote.get(one.name, one.gate)) for one in found]
         for topic in sorted(filter(self._has_steps, observed)):
             gate = self._topic(topic, observed[topic])
@@ -643,37 +668,40 @@ class Cutover:
                 return True
         return False
 
-    def _write(self, name: str, one: GroupObservation) -> ClosedGate | None:
-        """Plans the group and applies the plan, unless the group has moved in the source meanwhile."""
-        saved, path = self._groups[name], self._plan_path(name)
-        back = any(self._is_back(topic) for topic in one.topics)
-        plan = self._actions.plan(name, path, back, self._rewinds(one))
-        problems: list[str] = [plan.error] if plan.error else []
-        kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
-        problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
-        worse = (step for step in plan.steps if gates.is_worse(step, one))
-        problems += [f"{step.tp}: fewer records would follow than was shown; run the command again" for step in worse]
-        gate = ClosedGate(
-            Gate.TRANSLATED, Advice.joined(problems[:3]), "see the offsets of both clusters: offsets diff"
-        )
-        if not problems:
-            now, described = self._source_now(name)
-            text = gates.members_text(described) or gates.error_of(now) or Reads(one.source.now, now).changed()
-            gate = ClosedGate(Gate.STOPPED, f"while it was translated: {text}", f"stop the consumers of group {name}")
-            problems = [f"{text}"] if text else []
-        if problems:
-            path.unlink(missing_ok=True)
-            return gate
-        saved.plan, saved.source = path.name, one.source.positions
+    def _write(self, groups: Mapping[str, GroupObservation]) -> dict[str, ClosedGate | None]:
+        """Plans groups, and applies the plans to those that have not moved in the source meanwhile."""
+        found: dict[str, ClosedGate | None] = {}
+        copies = {name: any(map(self._is_back, one.topics)) for name, one in groups.items()}
+        kinds = by_key(((copies[name], self._rewinds(one)), name) for name, one in groups.items())
+        for (back, rewinds), names in kinds.items():
+            path = self._plan_path()
+            plans = self._actions.plan(names, path, back, rewinds)
+            now = {one.name: one for one in self._source.store.scan(names)}
+            described = self._source.describe(names)
+            for plan in plans:
+                one = groups[plan.name]
+                gate = gates.planned(plan, one) or gates.changed(one, now[plan.name], described[plan.name])
+                if gate is None:
+                    self._set_plan(one, plan, path.name)
+                else:
+                    found[plan.name] = gate
+            if found.keys() >= {*names}:
+                path.unlink()
+        if not (planned := [name for name in groups if name not in found]):
+            return found
+        self._save()
+        self._tell_first(planned, str(self._path.absolute()))
+        return found | self._apply(planned)
+
+    def _set_plan(self, one: GroupObservation, plan: GroupPlan, name: str) -> None:
+        """Records the plan of a group, which is in the file ``name``."""
+        saved = self._groups[one.name]
+        saved.plan, saved.source, saved.step = name, one.source.positions, Gate.TRANSLATED
         saved.written = {str(step.tp): step.after.offset for step in plan.steps if step.source and step.after}
-        saved.step = Gate.TRANSLATED
         for topic in one.outputs:  # the job is their producer: it starts at the target with the group
             ends = self._target_ends(topic), gates.ends_of(topic.source[1])
             if self._topic_state(topic.name).step < Gate.REPLICATOR:
                 self.state.topics[topic.name] = TopicState(Gate.REPLICATOR, *ends)
-        self._save()
-        self._tell_first(name, str(self._path.absolute()))
-        return self._apply(name, saved)
 
     def _source_now(self, name: str) -> tuple[GroupOffsets, MemberAnswer]:
         """Returns the offsets of a group at the source, and its description, which is read after them."""
@@ -688,8 +716,8 @@ class Cutover:
             return None
         held, left_out, texts = one.source.now.offsets, 0, list[str]()
         try:
-            plan = PlanFile(Path(self.state.back_of).with_name(first.plan))
-            for step in (step for group in plan.groups() for step in group.steps if step.tp in held):
+            planned = self._planned(Path(self.state.back_of).with_name(first.plan))[one.target_name]
+            for step in (step for step in planned.steps if step.tp in held):
                 place = one.topics[step.tp.topic].answer(step.tp, held[step.tp].offset)
                 offset = None if isinstance(place, OffsetMgrError) else place.answer.offset
                 number, text = skipped_on_the_way_back(step, offset)
@@ -704,17 +732,29 @@ class Cutover:
         then = Advice("to skip these records, add {accept=missing}")
         return ClosedGate(Gate.TRANSLATED, Advice.joined(texts[:3]), then)
 
-    def _apply(self, name: str, saved: GroupState) -> ClosedGate:
-        if problem := self._actions.apply(self._plan(saved)):
-            then = Advice("run the same command again; if that does not help, add {undo=True}, and begin again")
-            return ClosedGate(Gate.WRITTEN, problem, then)
-        saved.step = Gate.WRITTEN
-        self._save()
-        return gates.not_started(self._target_name(name))
+    def _apply(self, names: Sequence[str]) -> dict[str, ClosedGate | None]:
+        """Writes the offsets of groups with a plan, or continues to write them."""
+        problems: dict[str, str] = {}
+        for path, planned in by_key((self._plan(self._groups[name]), name) for name in names).items():
+            problems |= self._actions.apply(path, planned)
+        self._open_plan.cache_clear()
+        found = {name: self._unless_damaged(partial(self._applied, problems), name) for name in names}
+        if found:
+            self._save()
+        return found
 
-    def _plan_path(self, group: str) -> Path:
-        stem = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._path.stem}-{group}")[:180]
-        paths = (self._path.with_name(f"{stem}-{number}.plan") for number in count(1))
+    def _applied(self, problems: Mapping[str, str], name: str) -> ClosedGate:
+        """Returns the gate of a group after a run of apply, whose journal tells what was written."""
+        saved = self._groups[name]
+        plan, journal = self._open_plan(self._plan(saved))
+        if journal.is_applied(self._planned(plan.path)[name]):
+            saved.step = Gate.WRITTEN
+            return gates.not_started(self._target_name(name))
+        then = Advice("run the same command again; if that does not help, add {undo=True}, and begin again")
+        return ClosedGate(Gate.WRITTEN, problems.get(name, "the run was stopped before it was written"), then)
+
+    def _plan_path(self) -> Path:
+        paths = (self._path.with_name(f"{self._path.stem[:180]}-groups-{number}.plan") for number in count(1))
         used = {one.plan for one in self.state.groups.values()}
         path = next(path for path in paths if path.name not in used and not journal_path(path).exists())
         path.unlink(missing_ok=True)  # a run was killed before it knew of the plan
@@ -722,7 +762,8 @@ class Cutover:
 
     def _resume(self, name: str) -> ClosedGate | None:
         """Ends the work of a run that was killed between the plan of a group and the end of the write. Returns the
-        closed gate; None if no run was killed there, or the group begins again."""
+        closed gate; `_CONTINUED` if its plan is applied again, `_BEGUN_AGAIN` if it is planned again; None if no run
+        was killed there."""
         saved = self._groups[name]
         if self._is_undone(name, saved):
             return ClosedGate(Gate.WRITTEN, "its undo has begun, and not ended", Advice("add {undo=True}"), False)
@@ -740,14 +781,14 @@ class Cutover:
         if error := gates.error_of(now) or (described if isinstance(described, OffsetMgrError) else None):
             return ClosedGate(Gate.WRITTEN, f"the source cannot be read: {error}", "run the same command again")
         if begun and not gates.members_text(described) and Reads(now, now).positions == saved.source:
-            return self._apply(name, saved)
-        return self._undo(name)
+            return _CONTINUED
+        return _BEGUN_AGAIN
 
     def _has_consumed(self, name: str, saved: GroupState) -> bool:
         """Whether no offset of the target is before the one that a group's plan has written, and not all of them are
         that one: consumers have started there. A partition with its before-image was not written."""
         held = self._held(name)
-        before = {str(step.tp): step.target and step.target.offset for step in self._steps(saved)}
+        before = {str(step.tp): step.target and step.target.offset for step in self._steps(name)}
         if not before or any(before.get(tp) == held.get(tp) != offset for tp, offset in saved.written.items()):
             return False
         beyond = [held.get(tp, -1) - offset for tp, offset in saved.written.items()]
@@ -760,10 +801,10 @@ class Cutover:
             raise error
         return Reads(found, found).positions
 
-    def _steps(self, saved: GroupState) -> list[PlanStep]:
+    def _steps(self, name: str) -> Sequence[PlanStep]:
         """Returns the steps of a group's plan; none if the file is gone."""
-        path = self._plan(saved)
-        return [step for group in PlanFile(path).groups() for step in group.steps] if path.exists() else []
+        path = self._plan(self.state.groups[name])
+        return self._planned(path)[name].steps if path.exists() else ()
 
     def _plan(self, saved: GroupState) -> Path:
         return self._path.parent / saved.plan
@@ -773,13 +814,13 @@ class Cutover:
         plan = self._plan(saved)
         if not plan.exists() or (saved.step >= Gate.WRITTEN and not journal_path(plan).exists()):
             return True
-        return name in open_plan(plan)[1].apply.written
+        return name in self._open_plan(plan)[1].apply.written
 
     def _is_undone(self, name: str, saved: GroupState) -> bool:
         """Whether an undo, or a rollback of the plan, has restored an offset."""
         plan = self._plan(saved)
         is_written = Gate.TRANSLATED <= saved.step < Gate.MOVING and plan.exists()
-        return is_written and open_plan(plan)[1].is_group_rolled_back(name)
+        return is_written and self._open_plan(plan)[1].is_group_rolled_back(name)
 
     # --- the steps of a topic ----------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from offsetmgr.core.errors import ErrorCode, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
-from offsetmgr.migration.plan import PlanStep
+from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.translated_groups import client_state_error
 from offsetmgr.translation.alignment import Verdict
 from offsetmgr.translation.translator import TranslatedOffset
@@ -405,7 +405,26 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
     return ClosedGate(Gate.MOVING, text, Advice(then, one.target_name, Invocation("offsets delete")))
 
 
-def is_worse(step: PlanStep, one: GroupObservation) -> bool:
+def planned(plan: GroupPlan, one: GroupObservation) -> ClosedGate | None:
+    """Returns why the plan of a group must not be applied."""
+    kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
+    problems: list[str] = [plan.error] if plan.error else []
+    problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
+    worse = (step for step in plan.steps if _is_worse(step, one))
+    problems += [f"{step.tp}: fewer records would follow than was shown; run the command again" for step in worse]
+    then = "see the offsets of both clusters: offsets diff"
+    return ClosedGate(Gate.TRANSLATED, Advice.joined(problems[:_SHOWN]), then) if problems else None
+
+
+def changed(one: GroupObservation, now: GroupOffsets, described: MemberAnswer) -> ClosedGate | None:
+    """Returns what a group has done at the source since it was observed."""
+    if text := members_text(described) or error_of(now) or Reads(one.source.now, now).changed():
+        then = f"stop the consumers of group {one.name}"
+        return ClosedGate(Gate.STOPPED, f"while it was translated: {text}", then)
+    return None
+
+
+def _is_worse(step: PlanStep, one: GroupObservation) -> bool:
     """Whether a step of a plan skips more than the last look has shown."""
     held = one.source.now.offsets.get(step.source_tp)
     if step.source is None or step.origin is None or step.after is None:

@@ -478,14 +478,15 @@ class _Log:
         found = self._logs.offsets_for_time([self.tp], timestamp)[self.tp]
         return found if isinstance(found, int) else None
 
-    def checksums(self, first: int, max_bytes: int = 1) -> list[tuple[int, int]]:
-        """Returns the last offsets and the checksums of the batches from the one that contains an offset on. A message
-        of an older format has no checksum that tells, so the list ends before it."""
+    def checksums(self, first: int, max_bytes: int = 1) -> list[tuple[int, int, int]]:
+        """Returns the first and last offsets and the checksums of the batches from the one that contains an offset on.
+        A message of an older format has no checksum that tells, so the list ends before it."""
         data = self.bytes_at(first, max_bytes)
         found = list(takewhile(lambda batch: batch.magic == 2, raw_batches(data)))
         if found and found[0].record_count > 0:
             self.bytes_per_record = (found[0].end - found[0].start) / found[0].record_count
-        return [(one.last_offset, BATCH_HEADER.unpack_from(data, one.start + LOG_OVERHEAD)[2]) for one in found]
+        crcs = (BATCH_HEADER.unpack_from(data, one.start + LOG_OVERHEAD)[2] for one in found)
+        return [(one.base_offset, one.last_offset, crc) for one, crc in zip(found, crcs, strict=True)]
 
 
 def _end_of(log: _Log, equality: Equality) -> frozenset[bytes]:
@@ -525,27 +526,30 @@ def _equal_logs(logs: _Pair, wanted: Collection[int]) -> blake2b | None:
     start, end = max(source.range.start, target.range.start), target.range.end
     if end > source.range.end or end <= start or not all(start <= position <= end for position in wanted):
         return None
-    found, around = dict[int, int](), False
+    found, around, first = set[tuple[int, int, int]](), False, end
     places = sorted({end - 1, *(place for one in wanted for place in (one - 1, one) if start <= place < end)})
     try:
         for place in reversed(places):
+            if place >= first:  # in the batch that was read last
+                continue
             checksums = target.checksums(place)[:1]
             if not checksums or checksums != source.checksums(place)[:1]:
                 return None
             found.update(checksums)
+            first = checksums[0][0]
         at, around = places[0], True
         while at < end:
             pairs = list(zip(source.checksums(at, _FETCH_BYTES), target.checksums(at, _FETCH_BYTES), strict=False))
             if any(one != other for one, other in pairs):
                 return None
             found.update(one for one, _ in pairs)
-            if (following := pairs[-1][0][0] + 1 if pairs else at) <= at:
+            if (following := pairs[-1][0][1] + 1 if pairs else at) <= at:
                 break
             at = following
     except TooMuch:
         if not around:
             return None
-    return blake2b(repr(sorted(found.items())).encode(), digest_size=_DIGEST_BYTES)
+    return blake2b(repr(sorted(found)).encode(), digest_size=_DIGEST_BYTES)
 
 
 class _AlignedLogs:

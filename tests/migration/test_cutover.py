@@ -457,38 +457,41 @@ for last, arguments in enumerate(json.loads(sys.argv[1])):
 
 
 def test_a_run_that_is_killed_anywhere_goes_on(clusters: TwoClusters, operator: Operator, unique: str) -> None:
-    topic, moved = f"{unique}-t", 0
-    groups = {f"{unique}-{number}": operator.home / f"{number}.json" for number in range(16)}
+    topic, moved, b = f"{unique}-t", 0, f"kafka://{clusters.b}"
+    groups = {f"{unique}-{number}": operator.home / f"{number}.json" for number in range(20)}
     calls = []
     for operator.group, operator.state in groups.items():
-        clusters.commit(operator.group, topic, {0: 50})
-        calls.append([*map(str, operator.arguments("--execute"))])
-    # Given commands that are killed before or after they write their state, the journal, or the offsets
+        for name in (operator.group, other := f"{operator.group}-b"):
+            clusters.commit(name, topic, {0: 50})
+        calls.append([*map(str, operator.arguments("--execute", "--group", other))])
+    # Given commands for two groups that are killed before or after they write their state, the journal, or the offsets
     run = subprocess.run([sys.executable, "-c", KILLED, json.dumps(calls)], capture_output=True, text=True, check=False)
     killed = int(run.stderr.splitlines()[-1].split()[0])
-    assert 7 < killed < 16 and "ended with 1" in run.stderr, run.stderr
+    assert 7 < killed < 20 and "ended with 1" in run.stderr, run.stderr
     for number, (operator.group, operator.state) in enumerate([*groups.items()][:killed]):
-        # And in two of three cases a consumer at the source that commits before the command is run again
-        if number % 3:
-            clusters.commit(operator.group, topic, {0: 51})
-        found = operator.run()
-        if found[1].startswith("it committed after the write"):
+        # And in half of the cases a consumer at the source that commits before the command is run again
+        both, at = ("--group", other := f"{operator.group}-b"), 50 + number % 2
+        clusters.commit(operator.group, topic, {0: at})
+        if operator.run(*both)[1].startswith("it committed after the write"):
             moved += 1
             operator.look("--undo", "--execute", code=0)
-            found = operator.run()
-        assert found == ("5 started at the target", "no consumer at the target"), number
-        assert committed(f"kafka://{clusters.b}", operator.group) == {0: 57 + bool(number % 3)}, number
+        shown = operator.look("--execute", *both)
+        assert shown[operator.group] == shown[other] == ("5 started at the target", "no consumer at the target"), number
+        assert (committed(b, operator.group), committed(b, other)) == ({0: 7 + at}, {0: 57}), number
     assert moved
     # Undos that are killed: a group counts as written only with its offsets
     calls = []
     for operator.group, operator.state in [*groups.items()][:killed]:
-        calls.append([*map(str, operator.arguments("--execute", "--undo"))])
+        calls.append([*map(str, operator.arguments("--execute", "--undo", "--group", f"{operator.group}-b"))])
     run = subprocess.run([sys.executable, "-c", KILLED, json.dumps(calls)], capture_output=True, text=True, check=False)
     assert "ended with 0" in run.stderr, run.stderr
     for operator.group, operator.state in [*groups.items()][: int(run.stderr.splitlines()[-1].split()[0])]:
-        is_written = committed(f"kafka://{clusters.b}", operator.group)
-        assert operator.run()[0] == ("5 started at the target" if is_written else "4 written")
-        operator.look("--undo", "--execute", code=0)
+        both = ("--group", f"{operator.group}-b")
+        is_written = {name: bool(committed(b, name)) for name in (operator.group, both[1])}
+        found = operator.look("--execute", *both)
+        for name, written in is_written.items():
+            assert found[name][0] == ("5 started at the target" if written else "4 written")
+        operator.look("--undo", "--execute", *both, code=0)
     plans = {plan.name for plan in operator.home.glob("*.plan") if not Path(f"{plan}.journal").exists()}
     kept = {
         one["plan"]
