@@ -150,7 +150,9 @@ class CutoverRun:
         TopicRenames(self._options.rules.topics).require_matches(topics, topics)
         run.state.excused = sorted({*run.state.excused, *self._options.excused})
         check_renames(run.options.renames, sorted({*names, *run.state.moved()}))
-        return [name for name in names if name in found or name in named]
+        if not (chosen := [name for name in names if name in found or name in named]):
+            raise GroupNotFound(f"nothing to move in {source.uri}", "no group there has offsets", "check the address")
+        return chosen
 
     def _translations(self, back: bool) -> Translations:
         return open_translations(self._connections, self._pair, self._rules._replace(back=back))

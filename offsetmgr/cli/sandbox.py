@@ -96,7 +96,7 @@ def up(
 
     ZooKeeper and Kafka get free ports of this machine; the command returns when they respond. While they run, a second
     call starts only the old consumers that it names, and MirrorMaker if it has ended. After a crash the command first
-    cleans up.
+    removes all servers and data.
     """
     if old_consumers and (group is None or topic is None):
         raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
@@ -180,7 +180,7 @@ def status(
     if found is None:
         note(f"no sandbox is up in {sandbox.directory}")
     elif not found.complete:
-        note(Advice("the sandbox did not come up fully; {} cleans up and starts again", sandbox.command("up")))
+        note(Advice("the sandbox did not come up fully; {} removes it and starts again", sandbox.command("up")))
     elif ended := [server for server in servers if not server.running()]:
         again = "; the same offsetmgr sandbox up starts it again"
         for server in ended:

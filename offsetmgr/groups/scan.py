@@ -34,7 +34,8 @@ def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterabl
         )
     except GroupNotFound as missing:
         wanted = GroupSelection(missing.groups or None, exclude=selection.excluded)
-        if not (left_out := [*filter(wanted.matches, store.left_out)]):
+        left_out = [*filter(wanted.matches, store.left_out)]
+        if selection.patterns is None or not left_out:  # without patterns, the exclusion is the reason
             raise
         why = f"only groups without committed offsets match, such as {left_out[0]!r}"
         hint = Advice("name share groups in full; {} shows them", Invocation("groups list", (), {"type": True}))

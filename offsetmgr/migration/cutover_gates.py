@@ -302,7 +302,7 @@ def places_text(groups: Iterable[GroupObservation], left_out: Mapping[str, int |
     text = f"{count_of(len(answers), 'position')}: {', '.join(f'{n:,} {verdict}' for verdict, n in verdicts.items())}"
     repeats = count_of(sum(one.repeats for one in answers), "record")
     skips = count_of(sum(one.missing for one in answers) + sum(filter(None, numbers)), "record")
-    repeats = f"repeats at most {repeats}, or more if the replicator wrote some twice"
+    repeats = f"repeats at most {repeats}, without those that the replicator wrote twice"
     return f"{text}; {repeats}; skips {'an unknown number of records' if None in numbers else skips}"
 
 

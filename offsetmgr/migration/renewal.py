@@ -21,7 +21,7 @@ from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.journaled_writer import RENEWED, with_offsets
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, PlanSummary, write_plan
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanFile, PlanStep, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner, WrittenPlan
 from offsetmgr.migration.progress import Journal, MigrationState, copy_journal, journal_path, read_journal
 from offsetmgr.stores.known_logs import NEW_LOG
@@ -62,13 +62,15 @@ def reject_stale(
     age_ms = SystemClock().now_ms() - plan.header.created_at
     if abs(age_ms) <= MAX_AGE_MS and not always:
         return
-    waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
+    waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and _compared_steps(plan, group))
     read = with_offsets(source, waiting, lambda group: group.name)
     moved = [group.name for group, found in read if _has_moved(plan, group, found)]
     if moved:
-        days = count_of(abs(age_ms) // MAX_AGE_MS, "day") if abs(age_ms) > MAX_AGE_MS else "less than a day"
-        age = f"it is {days} old" if age_ms >= 0 else f"its time is {days} in the future, because a clock was wrong"
-        why = f"{age}, and {count_of(len(moved), 'group')} changed in the source since then: {list_of(moved, 3)}"
+        why = f"{count_of(len(moved), 'group')} changed in the source since then: {list_of(moved, 3)}"
+        if days := abs(age_ms) // MAX_AGE_MS:
+            text = count_of(days, "day")
+            age = f"it is {text} old" if age_ms > 0 else f"its time is {text} in the future, because a clock was wrong"
+            why = f"{age}, and {why}"
         raise PlanError(f"plan {plan.path}", why, hint)
 
 
@@ -83,8 +85,14 @@ def recreated_in_source(plan: PlanFile, source: OffsetStore) -> dict[str, str]:
     }
 
 
+def _compared_steps(plan: PlanFile, group: GroupPlan) -> list[PlanStep]:
+    """Returns the steps whose source is compared. Between clusters, a target that holds the offset can get old, too."""
+    equal = [step for step in group.steps if step.action is Action.SKIP_EQUAL]
+    return [*group.writes(), *(equal if plan.header.rules else ())]
+
+
 def _has_moved(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> bool:
-    steps = [(step.source_tp, step.source.offset) for step in group.writes() if step.source is not None]
+    steps = [(step.source_tp, step.source.offset) for step in _compared_steps(plan, group) if step.source is not None]
     unread = (found.errors[tp] for tp, _ in steps if tp in found.errors)
     if (error := found.error or next(unread, None)) is not None:
         why = f"the source of group {group.name} cannot be compared with it: {error}"

@@ -136,7 +136,7 @@ class Sandbox:
                     )
                 return False
             if old is not None:
-                progress("cleaning up after a sandbox that did not end properly")
+                progress("removing the servers and data of a sandbox that did not end properly")
                 self._clear(old, progress)
             try:
                 self._start(wanted, _ports_of(old), progress)

@@ -28,7 +28,7 @@ from offsetmgr.migration.cutover import Cutover
 
 pytestmark = pytest.mark.servers
 DRY = "a dry run writes nothing"
-PLACES = "{}; repeats at most 0 records, or more if the replicator wrote some twice; skips {} records"
+PLACES = "{}; repeats at most 0 records, without those that the replicator wrote twice; skips {} records"
 
 
 class Operator:

@@ -173,6 +173,11 @@ def test_a_group_that_still_runs_in_the_source_is_named(clusters: TwoClusters, p
     assert f"1 group changed in the source since then: {unique}" in planned.apply(code=1)
     planned.apply("--accept-stale")
     assert committed(planned.b, unique) == {0: 50}
+    # Also if the target holds the planned offset already
+    commit(planned.a, unique, topic, {0: 50}, allow_rewind=True)
+    assert planned.plan(unique)[0][2] == "skip-equal"
+    commit(planned.a, unique, topic, {0: 52})
+    assert f"1 group changed in the source since then: {unique}" in planned.apply(code=1)
 
 
 def test_a_record_that_is_not_copied_yet_has_no_place(clusters: TwoClusters, planned: Planned, unique: str) -> None:
