@@ -2,20 +2,29 @@
 
 A job or copier sends each batch in a transaction, together with its position in the topic that it reads. When anything
 fails, a new producer with the same transactional id ends the transaction, and the worker goes on from the position that
-the brokers know. So it needs no memory of its own, and a lost answer to a commit does no harm. A worker that hangs is
-replaced in the same way: after a lost connection, librdkafka's ``send_offsets_to_transaction`` may never return
-(librdkafka issues 5456 and 5511).
+the brokers know. So it needs no memory of its own, and a lost answer to a commit does no harm.
+
+A worker can hang: after a lost connection, librdkafka's ``send_offsets_to_transaction`` may never return (librdkafka
+issues 5456 and 5511). So each job and copier is a process of its own, and `Kept` kills a process that hangs before it
+starts the next one. Nothing of the old producer may reach a broker later. If its late TxnOffsetCommit arrives while the
+transaction of its successor is open, the coordinator of Kafka 3.9 rejects it, but also drops the pending offsets of the
+successor. The successor then commits its records without its position.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from select import select
+from subprocess import PIPE, Popen
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Position
@@ -75,19 +84,11 @@ class Worker(ABC):
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    @property
-    def ended(self) -> bool:
-        return self._thread is not None and not self._thread.is_alive()
-
-    def end(self) -> None:
-        """Tells the worker to stop, without waiting."""
-        self._stopping.set()
-
     def stop(self) -> None:
-        self.end()
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join(240)
-            assert self.ended, f"{self.name} does not stop"
+            assert not self._thread.is_alive(), f"{self.name} does not stop"
         if self._error is not None:
             raise self._error
 
@@ -127,57 +128,56 @@ class Source(Worker):
         assert producer.flush(120) == 0, "the source's records are not acknowledged"
 
 
-class Transactional(Worker):
-    """Moves records from the topic ``source`` to the topic ``target`` of the cluster ``to``, with its positions.
-    ``counts`` has the number of records, and of each error."""
+class Transactional(ABC):
+    """Moves records from the topic ``source`` to the topic ``target`` of the cluster ``to``, and keeps its positions
+    there in the group of the consumer ``group``. It works in a process of its own."""
 
-    def __init__(self, counts: Counter[str], name: str, source: str, target: str, to: str) -> None:
-        super().__init__(name)
-        self.beat = time.monotonic()
-        """The time of its last sign of life."""
-        self.abandoned = False
-        self._counts, self._source, self._target, self._to = counts, source, target, to
-        self._consumer: Consumer
-        self._group: Consumer
-        """The consumer whose group has the positions."""
-
-    @abstractmethod
-    def _open(self) -> None: ...
+    def __init__(self, name: str, source: str, target: str, to: str, consumer: Consumer, group: Consumer) -> None:
+        self._name, self._source, self._target, self._to = name, source, target, to
+        self._consumer, self._group = consumer, group
+        self._stopping = threading.Event()
+        self._counts = Counter[str]()
+        """The number of records and of each error since the last sign of life."""
+        self._reached = [-1] * PARTITIONS
 
     @abstractmethod
     def _rewind(self) -> None:
         """Goes back to the positions that the brokers know."""
 
-    @abstractmethod
-    def _after(self, last: Message) -> Position:
-        """The position to keep after the last record of a batch in a partition."""
-
-    def _reached(self, ends: Iterable[Message]) -> None: ...
-
-    def _work(self) -> None:
-        self._open()
-        settled = False
-        while not self._stopping.is_set() or not (settled or self.abandoned):
-            try:
-                settled = False
-                producer = self._settle()
-                while not self._stopping.is_set():
-                    self.beat = time.monotonic()
-                    self._move_batch(producer)
-                settled = True
-            except KafkaException as error:
-                self._counts[error.args[0].name()] += 1
+    def work(self) -> None:
+        """Ends when told to stop, but only once the last transaction is settled."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        while not self._settles():
+            pass
         self._consumer.close()
         self._group.close()
 
-    def _settle(self) -> Producer:
-        """Ends the transaction of the producer before."""
-        self.beat = time.monotonic()
-        settings = {"transactional.id": self.name, "linger.ms": 5, **QUICK}
-        producer = Producer({"bootstrap.servers": self._to, **settings})
-        producer.init_transactions(TIMEOUT_S)
-        self._rewind()
-        return producer
+    def _listen(self) -> None:
+        """Ends the process at once if the process that started it is gone."""
+        while os.read(sys.stdin.fileno(), 100):
+            self._stopping.set()
+        os._exit(1)
+
+    def _settles(self) -> bool:
+        """Works with one producer and destroys it. Returns whether its last transaction is settled."""
+        try:
+            self._give_sign_of_life()
+            settings = {"transactional.id": self._name, "linger.ms": 5, **QUICK}
+            producer = Producer({"bootstrap.servers": self._to, **settings})
+            producer.init_transactions(TIMEOUT_S)  # ends the transaction of the producer before
+            self._rewind()
+            while not self._stopping.is_set():
+                self._give_sign_of_life()
+                self._move_batch(producer)
+            return True
+        except KafkaException as error:
+            self._counts[error.args[0].name()] += 1
+            return False
+
+    def _give_sign_of_life(self) -> None:
+        sys.stdout.write(json.dumps([self._counts, self._reached]) + "\n")
+        sys.stdout.flush()
+        self._counts.clear()
 
     def _move_batch(self, producer: Producer) -> None:
         found = self._consumer.consume(BATCH, 0.1)
@@ -193,80 +193,80 @@ class Transactional(Worker):
             producer.send_offsets_to_transaction(list(after.values()), self._group.consumer_group_metadata(), TIMEOUT_S)
             producer.commit_transaction(TIMEOUT_S)
             self._counts["moved"] += len(batch)
-        self._reached(ends)
+        for one in ends:
+            self._reached[one.partition() or 0] = one.offset() or 0
 
-
-T = TypeVar("T", bound=Transactional)
+    def _after(self, last: Message) -> Position:
+        """The position to keep after the last record of a batch in a partition. A leader epoch goes along only to the
+        cluster of its log."""
+        epoch = last.leader_epoch() if self._group is self._consumer else -1
+        return Position(self._source, last.partition() or 0, (last.offset() or 0) + 1, leader_epoch=epoch)
 
 
 class Job(Transactional):
     """A member of ``group`` that reads one topic of a cluster and writes to another one."""
 
-    def __init__(self, counts: Counter[str], cluster: str, group: str, source: str, target: str) -> None:
-        super().__init__(counts, f"job-{group}", source, target, cluster)
-        self._name = group
-
-    def _open(self) -> None:
-        leaving = {"session.timeout.ms": 1_000 * HANGS_S, "max.poll.interval.ms": 1_000 * HANGS_S}
-        self._group = self._consumer = reader(self._to, self._name, **leaving)
-        self._consumer.subscribe([self._source])
+    def __init__(self, cluster: str, group: str, source: str, target: str) -> None:
+        # A member that hangs leaves the group before it is killed, so that the next one need not wait for that.
+        leaving = {"session.timeout.ms": 1_000 * TIMEOUT_S, "max.poll.interval.ms": 1_000 * TIMEOUT_S}
+        member = reader(cluster, group, **leaving)
+        member.subscribe([source])
+        super().__init__(f"job-{group}", source, target, cluster, member, member)
 
     def _rewind(self) -> None:
         for one in self._consumer.committed(self._consumer.assignment(), TIMEOUT_S):
             one.offset = max(one.offset, OFFSET_BEGINNING)
             self._consumer.seek(one)
 
-    def _after(self, last: Message) -> Position:
-        place = last.partition() or 0, (last.offset() or 0) + 1
-        return Position(self._source, *place, leader_epoch=last.leader_epoch())
-
 
 class Copier(Transactional):
-    """Copies a topic from the cluster ``at`` to the cluster ``to``, and keeps its positions there in the group
-    ``copier-TOPIC``. No leader epoch goes along, as the positions are those of another log."""
+    """Copies a topic from the cluster ``at`` to the cluster ``to``. Its group is ``copier-TOPIC``."""
 
-    def __init__(self, counts: Counter[str], topic: str, at: str, to: str) -> None:
-        super().__init__(counts, f"copier-{topic}", topic, topic, to)
-        self._at = at
-        self.reached = [-1] * PARTITIONS
-        """Up to where everything is copied."""
-
-    def _open(self) -> None:
-        self._consumer = reader(self._at, self.name, **{"enable.partition.eof": True})
-        self._group = reader(self._to, self.name)
+    def __init__(self, topic: str, at: str, to: str) -> None:
+        name = f"copier-{topic}"
+        consumer, group = reader(at, name, **{"enable.partition.eof": True}), reader(to, name)
+        super().__init__(name, topic, topic, to, consumer, group)
 
     def _rewind(self) -> None:
-        self.reached = [-1] * PARTITIONS
+        self._reached = [-1] * PARTITIONS
         known = self._group.committed([Position(self._source, number) for number in range(PARTITIONS)], TIMEOUT_S)
         self._consumer.assign([Position(one.topic, one.partition, max(one.offset, 0)) for one in known])
 
-    def _after(self, last: Message) -> Position:
-        return Position(self._source, last.partition() or 0, (last.offset() or 0) + 1)
 
-    def _reached(self, ends: Iterable[Message]) -> None:
-        for one in ends:
-            self.reached[one.partition() or 0] = one.offset() or 0
+class Kept(Worker):
+    """Runs a job or copier in a process of its own, kills the process if it hangs, and starts the next one."""
 
-
-class Kept(Worker, Generic[T]):
-    """Replaces a worker that hangs. ``create`` gets the counts of the worker."""
-
-    def __init__(self, create: Callable[[Counter[str]], T]) -> None:
+    def __init__(self, kind: type[Transactional], *arguments: str) -> None:
+        super().__init__(f"{kind.__name__} {' '.join(arguments)}")
         self.counts = Counter[str]()
-        self._create = create
-        self.now = create(self.counts)
-        super().__init__(self.now.name)
+        """The number of moved records, of hangs and of each error."""
+        self.reached = [-1] * PARTITIONS
+        """Up to where a copier has copied everything."""
+        self._command = [sys.executable, __file__, kind.__name__, *arguments]
 
     def _work(self) -> None:
-        self.now.start()
-        while not self.now.ended:
-            if self._stopping.wait(0.02):
-                self.now.end()
-                time.sleep(0.02)
-            if time.monotonic() - self.now.beat > HANGS_S:
-                self.counts["hangs"] += 1
-                self.now.abandoned = True
-                self.now.end()
-                self.now = self._create(self.counts)
-                self.now.start()
-        self.now.stop()
+        while self._hangs():
+            self.counts["hangs"] += 1
+
+    def _hangs(self) -> bool:
+        """Runs a process until it ends or hangs."""
+        with Popen(self._command, bufsize=0, stdin=PIPE, stdout=PIPE, process_group=0) as process:
+            assert process.stdin and process.stdout
+            try:
+                while select([process.stdout], [], [], HANGS_S)[0]:
+                    sign = process.stdout.readline()
+                    if not sign:
+                        assert process.wait() == 0, f"{self.name}: exit code {process.returncode}"
+                        return False
+                    counts, self.reached = json.loads(sign)
+                    self.counts.update(counts)
+                    if self._stopping.is_set():
+                        with suppress(BrokenPipeError):
+                            process.stdin.write(b"stop\n")
+                return True
+            finally:
+                process.kill()
+
+
+if __name__ == "__main__":
+    {"Job": Job, "Copier": Copier}[sys.argv[1]](*sys.argv[2:]).work()

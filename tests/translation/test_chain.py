@@ -18,7 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -95,17 +95,20 @@ class Chain:
     def other(self, side: Side) -> Side:
         return self.sides[1] if side is self.sides[0] else self.sides[0]
 
-    def _copier(self, topic: str) -> Kept[Copier]:
-        at, to = self.homes[topic].bootstrap, self.other(self.homes[topic]).bootstrap
-        return Kept(lambda counts: Copier(counts, topic, at, to))
+    def _copier(self, topic: str) -> Kept:
+        return Kept(Copier, topic, self.homes[topic].bootstrap, self.other(self.homes[topic]).bootstrap)
 
-    def _job(self) -> Kept[Job]:
-        at = self.homes[self.second].bootstrap
-        return Kept(lambda counts: Job(counts, at, self.group, self.first, self.second))
+    def _job(self) -> Kept:
+        return Kept(Job, self.homes[self.second].bootstrap, self.group, self.first, self.second)
 
-    def end(self, worker: Kept[Job] | Kept[Copier]) -> None:
+    def end(self, worker: Kept) -> None:
         worker.stop()
         self.counts += worker.counts
+
+    def close(self) -> None:
+        with ExitStack() as all_workers:
+            for worker in (self.source, *self.copiers.values(), self.job):
+                all_workers.callback(worker.stop)
 
     def await_copy(self, topic: str) -> list[int]:
         """Waits until a topic without a writer is copied to its end. Returns the ends of the copy."""
@@ -113,7 +116,7 @@ class Chain:
         with KafkaCluster(self.homes[topic].direct) as home, KafkaCluster(self.other(self.homes[topic]).direct) as copy:
             found = [value_of(one) for one in home.open_transactions(partitions).values()]
             assert not any(one.is_open for one in found), found
-            until(lambda: self.copiers[topic].now.reached == [one.end for one in found])
+            until(lambda: self.copiers[topic].reached == [one.end for one in found])
             return [value_of(one).end for one in copy.log_ranges(partitions).values()]
 
     def turn(self, topic: str) -> None:
@@ -171,30 +174,34 @@ def check_log(side: Side, topic: str, total: int) -> None:
     assert (len(found), found.total()) == (total, total)
 
 
+@pytest.fixture
+def chain(sides: tuple[Side, Side], make_topic: MakeTopic, unique: str, per_s: float) -> Iterator[Chain]:
+    """A chain between two clusters whose leader epochs differ."""
+    with closing(Chain(sides, unique, per_s)) as chain:
+        for side in sides:
+            for topic in chain.topics:
+                make_topic(topic, PARTITIONS, bootstrap=side.direct)
+        raise_epochs(sides[0].zookeeper, sides[0].direct, *chain.topics)
+        yield chain
+
+
 @pytest.mark.parametrize(("total", "per_s"), [(0, 500), pytest.param(500_000, 1_800, marks=pytest.mark.soak)])
-def test_each_log_has_each_record_once(
-    sides: tuple[Side, Side], make_topic: MakeTopic, unique: str, tmp_path: Path, total: int, per_s: float
-) -> None:
-    # Given two clusters whose leader epochs differ
+def test_each_log_has_each_record_once(chain: Chain, tmp_path: Path, total: int) -> None:
+    # Given connections that fail
     faults = random.Random(SEED)
-    chain = Chain(sides, unique, per_s)
-    for side in sides:
-        for topic in chain.topics:
-            make_topic(topic, PARTITIONS, bootstrap=side.direct)
-    raise_epochs(sides[0].zookeeper, sides[0].direct, *chain.topics)
     cuts = 0
 
     def fault() -> None:
         nonlocal cuts
         time.sleep(faults.uniform(0.3, 2.5 if SOAK else 8))
-        proxy = faults.choice(sides).proxy
+        proxy = faults.choice(chain.sides).proxy
         cuts += 1
         if faults.random() < 0.3:
             proxy.stall()
             time.sleep(faults.uniform(0, 0.7))
         proxy.resume()  # closes the connections
 
-    # When the job and the source go to the other cluster and back, under load and with faults
+    # When the job and the source go to the other cluster and back, under load
     began = time.monotonic()
     for worker in (chain.source, *chain.copiers.values(), chain.job):
         worker.start()
@@ -212,7 +219,7 @@ def test_each_log_has_each_record_once(
         chain.end(copier)
     sys.stdout.write(f"{total} records, {time.monotonic() - began:.0f} s, {cuts} cuts, {dict(chain.counts)}\n")
     # Then each topic holds each number once in both clusters
-    for side in sides:
+    for side in chain.sides:
         for topic in chain.topics:
             check_log(side, topic, total)
-    assert_own_epochs(sides[0].direct, sides[1].direct, unique)
+    assert_own_epochs(chain.sides[0].direct, chain.sides[1].direct, chain.group)
