@@ -5,10 +5,9 @@ fails, a new producer with the same transactional id ends the transaction, and t
 the brokers know. So it needs no memory of its own, and a lost answer to a commit does no harm.
 
 A worker can hang: after a lost connection, librdkafka's ``send_offsets_to_transaction`` may never return (librdkafka
-issues 5456 and 5511). So each job and copier is a process of its own, and `Kept` kills a process that hangs before it
-starts the next one. Nothing of the old producer may reach a broker later. If its late TxnOffsetCommit arrives while the
-transaction of its successor is open, the coordinator of Kafka 3.9 rejects it, but also drops the pending offsets of the
-successor. The successor then commits its records without its position.
+issues 5456 and 5511). So each job and copier is a process of its own, and `Kept` kills a process that hangs. Otherwise
+its late TxnOffsetCommit could reach the coordinator during a transaction of the next process. The coordinator of Kafka
+3.9 rejects the old epoch, but also drops the pending offsets, and the transaction then commits only its records.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as Position
 
 PARTITIONS = 2
+KEYS = 20
 BATCH = 500
 TIMEOUT_S = 3
 HANGS_S = 4
@@ -106,8 +106,6 @@ class Source(Worker):
     """Writes the numbers from 0 on to the cluster ``target``, each once, ``per_s`` a second. A number is the value, and
     the key is its remainder."""
 
-    KEYS = 20
-
     def __init__(self, topic: str, per_s: float) -> None:
         super().__init__(f"source of {topic}")
         self.target = ""
@@ -121,7 +119,7 @@ class Source(Worker):
         while not self._stopping.wait(0.02):
             due = before + int((time.monotonic() - began) * self._per_s)
             for number in range(self.written, min(due, self.written + BATCH)):
-                key = number % self.KEYS
+                key = number % KEYS
                 producer.produce(self._topic, b"%d" % number, b"%d" % key, partition=key % PARTITIONS)
                 self.written += 1
             producer.poll(0)
@@ -162,8 +160,7 @@ class Transactional(ABC):
         """Works with one producer and destroys it. Returns whether its last transaction is settled."""
         try:
             self._give_sign_of_life()
-            settings = {"transactional.id": self._name, "linger.ms": 5, **QUICK}
-            producer = Producer({"bootstrap.servers": self._to, **settings})
+            producer = Producer({"bootstrap.servers": self._to, "transactional.id": self._name, **QUICK})
             producer.init_transactions(TIMEOUT_S)  # ends the transaction of the producer before
             self._rewind()
             while not self._stopping.is_set():
@@ -175,8 +172,7 @@ class Transactional(ABC):
             return False
 
     def _give_sign_of_life(self) -> None:
-        sys.stdout.write(json.dumps([self._counts, self._reached]) + "\n")
-        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), json.dumps([self._counts, self._reached]).encode() + b"\n")
         self._counts.clear()
 
     def _move_batch(self, producer: Producer) -> None:
@@ -197,8 +193,7 @@ class Transactional(ABC):
             self._reached[one.partition() or 0] = one.offset() or 0
 
     def _after(self, last: Message) -> Position:
-        """The position to keep after the last record of a batch in a partition. A leader epoch goes along only to the
-        cluster of its log."""
+        """The position after a record. A leader epoch goes along only to the cluster of its log."""
         epoch = last.leader_epoch() if self._group is self._consumer else -1
         return Position(self._source, last.partition() or 0, (last.offset() or 0) + 1, leader_epoch=epoch)
 
@@ -252,20 +247,18 @@ class Kept(Worker):
         """Runs a process until it ends or hangs."""
         with Popen(self._command, bufsize=0, stdin=PIPE, stdout=PIPE, process_group=0) as process:
             assert process.stdin and process.stdout
-            try:
-                while select([process.stdout], [], [], HANGS_S)[0]:
-                    sign = process.stdout.readline()
-                    if not sign:
-                        assert process.wait() == 0, f"{self.name}: exit code {process.returncode}"
-                        return False
-                    counts, self.reached = json.loads(sign)
-                    self.counts.update(counts)
-                    if self._stopping.is_set():
-                        with suppress(BrokenPipeError):
-                            process.stdin.write(b"stop\n")
-                return True
-            finally:
-                process.kill()
+            while select([process.stdout], [], [], HANGS_S)[0]:
+                sign = process.stdout.readline()
+                if not sign:
+                    assert process.wait() == 0, f"{self.name}: exit code {process.returncode}"
+                    return False
+                counts, self.reached = json.loads(sign)
+                self.counts.update(counts)
+                if self._stopping.is_set():
+                    with suppress(BrokenPipeError):
+                        process.stdin.write(b"stop\n")
+            process.kill()
+            return True
 
 
 if __name__ == "__main__":
