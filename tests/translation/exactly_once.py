@@ -137,10 +137,17 @@ class Transactional(ABC):
         self._counts = Counter[str]()
         """The number of records and of each error since the last sign of life."""
         self._reached = [-1] * PARTITIONS
+        self._moved = Counter[int | None]()
+        """The number of records by partition since the last rewind."""
+        self._empty_reads = 0
 
     @abstractmethod
     def _rewind(self) -> None:
         """Goes back to the positions that the brokers know."""
+
+    @abstractmethod
+    def _may_end(self) -> bool:
+        """Whether the worker ends when it is told to stop."""
 
     def work(self) -> None:
         """Ends when told to stop, but only once the last transaction is settled."""
@@ -163,7 +170,8 @@ class Transactional(ABC):
             producer = Producer({"bootstrap.servers": self._to, "transactional.id": self._name, **QUICK})
             producer.init_transactions(TIMEOUT_S)  # ends the transaction of the producer before
             self._rewind()
-            while not self._stopping.is_set():
+            self._moved.clear()
+            while not (self._stopping.is_set() and self._may_end()):
                 self._give_sign_of_life()
                 self._move_batch(producer)
             return True
@@ -189,6 +197,8 @@ class Transactional(ABC):
             producer.send_offsets_to_transaction(list(after.values()), self._group.consumer_group_metadata(), TIMEOUT_S)
             producer.commit_transaction(TIMEOUT_S)
             self._counts["moved"] += len(batch)
+            self._moved.update(one.partition() for one in batch)
+        self._empty_reads = 0 if batch else self._empty_reads + 1
         for one in ends:
             self._reached[one.partition() or 0] = one.offset() or 0
 
@@ -213,6 +223,11 @@ class Job(Transactional):
             one.offset = max(one.offset, OFFSET_BEGINNING)
             self._consumer.seek(one)
 
+    def _may_end(self) -> bool:
+        """The last records of the output must not equal those of an aborted transaction: nothing would tell which of
+        them is copied. Only the first batch after a rewind may repeat such records."""
+        return min(self._moved[one] for one in range(PARTITIONS)) > BATCH or self._empty_reads > 20
+
 
 class Copier(Transactional):
     """Copies a topic from the cluster ``at`` to the cluster ``to``. Its group is ``copier-TOPIC``."""
@@ -226,6 +241,9 @@ class Copier(Transactional):
         self._reached = [-1] * PARTITIONS
         known = self._group.committed([Position(self._source, number) for number in range(PARTITIONS)], TIMEOUT_S)
         self._consumer.assign([Position(one.topic, one.partition, max(one.offset, 0)) for one in known])
+
+    def _may_end(self) -> bool:
+        return True
 
 
 class Kept(Worker):
