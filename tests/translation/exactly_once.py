@@ -145,9 +145,9 @@ class Transactional(ABC):
     def _rewind(self) -> None:
         """Goes back to the positions that the brokers know."""
 
-    @abstractmethod
     def _may_end(self) -> bool:
-        """Whether the worker ends when it is told to stop."""
+        """Whether the worker ends if it is to stop."""
+        return True
 
     def work(self) -> None:
         """Ends when told to stop, but only once the last transaction is settled."""
@@ -241,10 +241,6 @@ class Copier(Transactional):
         self._reached = [-1] * PARTITIONS
         known = self._group.committed([Position(self._source, number) for number in range(PARTITIONS)], TIMEOUT_S)
         self._consumer.assign([Position(one.topic, one.partition, max(one.offset, 0)) for one in known])
-
-    def _may_end(self) -> bool:
-        return True
-
 
 class Kept(Worker):
     """Runs a job or copier in a process of its own, kills the process if it hangs, and starts the next one."""
