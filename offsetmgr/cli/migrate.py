@@ -62,7 +62,7 @@ from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.cutover_options import CutoverOptions, ReverseReplicator
 from offsetmgr.core.document import to_html, to_markdown, to_text
-from offsetmgr.core.errors import Conflict, RecreatedTopic, UsageError
+from offsetmgr.core.errors import Conflict, OffsetOutOfRange, RecreatedTopic, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import SHOWN, count_of, list_of
 from offsetmgr.core.selection import deletion_of
@@ -928,12 +928,18 @@ class MirrorLine:
             note(status.text)
 
 
+_CHANGED_TARGET: Final = (Conflict, OffsetOutOfRange, RecreatedTopic, UnknownTopicOrPartition)
+"""The errors of an offset that the same plan cannot write later either."""
+
+
 def print_next_step(report: Report, then: str) -> None:
     if report.failed:
         errors = [error for one in report.failed.values() for error in one.failed.values()]
-        if any(isinstance(error, Conflict | RecreatedTopic) for error in errors):
+        changed = [one for one in errors if isinstance(one, _CHANGED_TARGET)]
+        if changed:
             note("hint: a changed target needs a new plan of its groups; another program may commit there")
-        note("run the same command again to retry the failed groups")
+        if len(changed) < len(errors):
+            note("run the same command again to retry the failed groups")
     elif not report.interrupted:
         note(then)
 

@@ -525,6 +525,8 @@ class MigrationVerifier:
         why = "deleted or expired since, so make a new plan"
         if self.state.is_group_rolled_back(group):
             why = "the plan was rolled back"
+        elif changed := self._recreated.get(step.tp.topic):
+            why = f"{changed}; make a new plan"
         elif step.action.writes and group not in self.state.apply.done:
             why = "not applied yet, run migrate apply"
         why = f"the target has no commit: {why}"

@@ -343,7 +343,10 @@ def test_a_plan_for_logs_that_are_gone_is_refused(clusters: TwoClusters, planned
     commit(planned.a, unique, topic, {0: 60})
     assert planned.plan(unique)[0][2:4] == ("copy", 60)
     recreate(clusters.b, topic, 5 * RECORDS)
-    assert "the topic was deleted and recreated: its topic id was" in planned.apply(code=1)
+    shown = planned.apply(code=1)
+    assert "the topic was deleted and recreated: its topic id was" in shown
+    assert "needs a new plan" in shown and "run the same command again" not in shown
+    assert "make a new plan" in command("migrate", "verify", planned.path, "--format", "json", code=1).stdout
     assert committed(planned.b, unique) == {}
 
 
