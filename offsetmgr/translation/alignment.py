@@ -269,6 +269,12 @@ class Alignment:
             skips += 0 if surely else sum(of not in sure for of in passed)
         return max(upper - at, 0), skips
 
+    def superseded(self, translation: Translation, committed: int) -> int:
+        """Returns how many of the records that such a group gets again are older values of compacted keys, which A no
+        longer holds. Nothing shows whether the group got them before."""
+        end = translation.upper or translation.offset or 0
+        return self._classes_b[self.b.index_of(committed) : self.b.index_of(end)].count(_IGNORED)
+
     # --- columns, each computed once for all positions -----------------------------------------------
 
     def _find_copies(self) -> None:
@@ -315,16 +321,15 @@ class Alignment:
 
     def _find_end(self) -> tuple[int | None, str]:
         """Returns the index of E, the record of A that B's last record is the copy of; or None and the reason."""
-        self._ends_foreign = False
+        last = next((of for of in reversed(self._classes_b) if of != _IGNORED), _FOREIGN)
+        self._ends_foreign = last == _FOREIGN
         self.is_cut = False
         """Whether the reader stopped before it had what the answers need: older copies may be missing. A reader sets
         it."""
         self.may_be_copied_again = False
         """Whether a stretch that B already holds may be being copied again. A reader sets it if B may hold a copy of
         the record `following` in a part that was not read."""
-        last = next((of for of in reversed(self._classes_b) if of != _IGNORED), _FOREIGN)
-        if last == _FOREIGN:
-            self._ends_foreign = True
+        if self._ends_foreign:
             return None, "the target's last record equals no record that was read of the source"
         if not self._unique[last]:
             return None, "the target's last record equals several records of the source"
@@ -382,15 +387,12 @@ class Alignment:
         """The indexes of the records of A that compaction may have removed from B: B holds a later one of their key."""
         if not self.b.may_lack_old_values or len(self.a.keys) != len(self.a.prints):
             return ()
-        later = set[int]()
-        excused = set[int]()
+        later, excused = set[int](), set[int]()
         for index in range(len(self.a.keys) - 1, -1, -1):
             key = self.a.keys[index]
-            if key == NO_KEY:
-                continue
             if key in later:
                 excused.add(index)
-            elif self._last_copy[self._classes_a[index]] != _ABSENT:
+            elif key != NO_KEY and self._last_copy[self._classes_a[index]] != _ABSENT:
                 later.add(key)
         return excused
 
@@ -487,7 +489,7 @@ class Alignment:
         preceded = [self._preceded(index, place) for place in self._copies(answer)]
         if any(preceded) or self._is_first(index, answer):
             older = self.first_copied if self.a.whole else 0
-            why = f"the target held {count_of(older, 'other record')} before" if older else ""
+            why = f"the source lacks the {count_of(older, 'record')} before the copies" if older else ""
             return Translation(Verdict.SEEN, self.b.offset_at(answer), why=why)
         more = not self.a.start or self._unique.find(1, 0, index) >= 0 or bool(self._excused)
         why = "no unique record before the position lies directly before it in the target"
@@ -559,14 +561,8 @@ class Alignment:
         anchored = lower == upper or self._latest_before[-1] != _ABSENT
         if earlier_a or earlier_b or not anchored:
             return Translation(Verdict.UNKNOWN, why=why, earlier_a=earlier_a, earlier_b=earlier_b)
-        return Translation(
-            Verdict.MISSING if missing else Verdict.BRACKETED,
-            self.b.offset_at(lower),
-            self.b.offset_at(upper),
-            repeats=upper - lower,
-            why=why,
-            missing=missing,
-        )
+        bounds = self.b.offset_at(lower), self.b.offset_at(upper), upper - lower
+        return Translation(Verdict.MISSING if missing else Verdict.BRACKETED, *bounds, why, missing)
 
     def _range(self, index: int) -> tuple[int, int]:
         """Returns the smallest and the largest place in B that may be right for A's ``index``."""

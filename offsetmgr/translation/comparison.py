@@ -29,8 +29,8 @@ class PositionDifference(NamedTuple):
     ``verdict`` says how sure ``right`` is (see `Verdict`), or is ``only-to`` for an offset that only the target has,
     ``refused``, ``pending`` or ``unreadable``; in the last three cases ``error`` is the reason. ``right`` is the right
     offset in the target, and ``right_end`` is the largest offset that may be right, if this is not known exactly. From
-    ``to_offset`` on, the group repeats at most ``repeats`` records, or exactly so many without ``right_end``, and skips
-    ``least_skips`` to ``skips`` records. A value is None if it is unknown or absent.
+    ``to_offset`` on, the group repeats at most ``repeats`` records, or exactly so many without ``right_end`` if the
+    source is not compacted, and skips ``least_skips`` to ``skips`` records. A value is None if it is unknown or absent.
     """
 
     group: str
@@ -209,8 +209,12 @@ class CommittedPositions:
             return None, True
         repeats, skips = apart or (None, None)
         end = None if right.upper == right.offset else right.upper
-        least = skips if sure or apart is None or committed is None else found.least_skips(source, committed)
+        least, gone = skips, 0
+        if apart is not None and found.alignment is not None and committed is not None:
+            gone = found.alignment.superseded(right, committed)
+            _, least = found.alignment.difference(source, right, committed, surely=not sure) or apart
         notes = [f"right is {right.offset} to {end}" if end else "", right.why]
+        notes.append(f"the source lacks {gone:,} of the repeated records: the group may not have got them" * bool(gone))
         if apart is None and committed is not None and found.log is not None:
             if not found.log.start <= committed <= found.log.end:
                 notes.append(f"{committed} is outside the target's log, {found.log.start} to {found.log.end}")

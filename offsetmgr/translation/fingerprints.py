@@ -68,6 +68,8 @@ class Piece:
 
     def __init__(self, log: LogRange, first: int, stop: int, comparison: FingerprintRules) -> None:
         self.next_offset, self.stop = first, stop
+        self.bytes_per_record: float | None = None
+        """The size of the whole batches that were added last, by the number of all their records."""
         self.mixed_times = False
         """Whether time stamps count, although the broker set some of them."""
         self.timestamps = comparison.timestamps if comparison.equality is Equality.ALL else False
@@ -82,23 +84,24 @@ class Piece:
     def add(self, data: bytes) -> int:
         """Adds the complete batches of ``data``, which begins at or before `next_offset`, up to `stop`. Returns the
         number of their bytes. Raises `CorruptData`, `UnknownVersion` and `LimitExceeded`."""
-        added = 0
+        size = count = 0
         for batch in raw_batches(data):
             if batch.last_offset < self.next_offset:
                 continue
             if batch.magic < 2:
-                (old,) = batches(data[batch.start : batch.end], self.next_offset)
+                (old,) = batches(data[batch.start : batch.end])
                 first, records = old.base_offset, old.records
             else:
                 first, records = batch.base_offset, []
             if first >= self.stop:
                 self.skip_to_stop()
                 break
-            added += batch.end - batch.start
+            size += batch.end - batch.start
+            count += len(records) if batch.magic < 2 else batch.record_count
             self.stretch.gaps |= first > self.next_offset
             if batch.magic < 2:
                 for record in records:
-                    if record.offset < self.stop:
+                    if self.next_offset <= record.offset < self.stop:
                         self.stretch.gaps |= record.offset > self.next_offset
                         self._add_old(record)
                         self.next_offset = record.offset + 1
@@ -107,7 +110,8 @@ class Piece:
             else:
                 self._add_batch(data, batch)
             self.next_offset = min(batch.last_offset + 1, self.stop)
-        return added
+        self.bytes_per_record = size / count if count else self.bytes_per_record
+        return size
 
     def skip_to_stop(self) -> None:
         """Ends the piece: the log has no more records before `stop`."""

@@ -37,6 +37,8 @@ _FIRST_OFFSETS: Final = 200_000
 _NEIGHBOURS: Final = 50
 """The number of records on each side of a position that must be equal if not everything was read."""
 _DIGEST_BYTES: Final = 16
+_BATCHES: Final = 4
+"""The number of batches that are read again, because pieces begin within them."""
 _MEGABYTE: Final = 1_000_000
 _RECORD_BYTES: Final = 128
 """The memory that a fingerprint takes, so that a log of tiny records is not read without a limit."""
@@ -77,12 +79,6 @@ class TranslatedPartition(NamedTuple):
             within = self.log is not None and self.log.start <= committed <= self.log.end
             return (max(answer.offset - committed, 0), max(committed - answer.offset, 0)) if within else None
         return self.alignment.difference(position, answer, committed)
-
-    def least_skips(self, position: int, committed: int) -> int | None:
-        """Returns the number of records that such a group skips at least."""
-        alignment, answer = self.alignment, self.translations[position]
-        apart = None if alignment is None else alignment.difference(position, answer, committed, surely=True)
-        return None if apart is None else apart[1]
 
 
 class TooMuch(OffsetMgrError):
@@ -374,11 +370,10 @@ class Translations:
         answer = found.translations[position]
         how = "; ".join(filter(None, (_how(answer), answer.why, found.note)))
         problem = ""
-        if answer.verdict is not Verdict.SEEN and answer.verdict not in self.rules.accepts:
-            text = f"{{}}; {self._command}{{accept}} {{}} writes it"
-            problem = how if answer.offset is None else Advice(text, how, answer.verdict)
-        elif answer.offset is None:
+        if answer.offset is None:
             problem = how
+        elif answer.verdict not in (Verdict.SEEN, *self.rules.accepts):
+            problem = Advice(f"{{}}; {self._command}{{accept}} {{}} writes it", how, answer.verdict)
         if problem and found.enough and (answer.earlier_a or answer.earlier_b):
             problem = Advice("{}; {}", problem, enough_text(found.enough, self._command))
         return TranslatedOffset(found.target, answer, problem, how)
@@ -427,7 +422,9 @@ class _Log:
         self.left = 0
         """The number of bytes that may still be read."""
         self.bytes_per_record: float | None = None
-        """An estimate, from the last read."""
+        """An estimate, from the whole batches of the last read."""
+        self.batch_bytes = 0
+        """The size of the largest batch that is larger than what a read asked for."""
         self._logs, self._throttle, self._on_read = logs, throttle, on_read
         self._fetch_bytes = min(_FETCH_BYTES, throttle or _FETCH_BYTES)
 
@@ -439,18 +436,16 @@ class _Log:
         while piece.next_offset < piece.stop:
             before, records = piece.next_offset, len(piece.stretch.prints)
             expected = int((piece.stop - before) * (self.bytes_per_record or 1024) * 1.2)
-            data = self.bytes_at(
-                before, max(min(expected, self._fetch_bytes, self.left), min(_MIN_FETCH_BYTES, self._fetch_bytes))
-            )
-            size = piece.add(data)
+            least = min(_MIN_FETCH_BYTES, self._fetch_bytes)
+            data = self.bytes_at(before, max(min(expected, self._fetch_bytes, self.left), least))
+            piece.add(data)
             if piece.next_offset == before:
                 if data:
                     raise CorruptData(f"log of {self.tp}", f"the broker returns no records from offset {before} on")
                 piece.skip_to_stop()
             added = len(piece.stretch.prints) - records
             self.left -= max(added * _RECORD_BYTES - len(data), 0)
-            if added:
-                self.bytes_per_record = size / added
+            self.bytes_per_record = piece.bytes_per_record or self.bytes_per_record
         return piece
 
     def bytes_at(self, offset: int, max_bytes: int = 1) -> bytes:
@@ -461,6 +456,8 @@ class _Log:
         data = self._logs.read_log(self.tp, offset, max_bytes)
         if isinstance(data, OffsetMgrError):
             raise data
+        if len(data) > max_bytes:
+            self.batch_bytes = max(self.batch_bytes, len(data))
         self.left -= len(data)
         self._on_read(len(data))
         if self._throttle:
@@ -469,9 +466,8 @@ class _Log:
 
     def timestamp_at(self, offset: int) -> int | None:
         """Returns the time stamp of the first record from an offset on."""
-        read = (record for batch in batches(self.bytes_at(offset), offset) for record in batch.records)
-        record = next(read, None)
-        return None if record is None else record.timestamp
+        read = (record.timestamp for batch in batches(self.bytes_at(offset), offset) for record in batch.records)
+        return next(read, None)
 
     def offset_at_time(self, timestamp: int) -> int | None:
         """Returns the offset of the first record with this time stamp or a later one."""
@@ -492,9 +488,8 @@ class _Log:
 def _end_of(log: _Log, equality: Equality) -> frozenset[bytes]:
     """Returns the fingerprints of the last records of a log."""
     log.left = _OTHERS_SAMPLE_BYTES
-    return frozenset(
-        log.read(log.range.end - _OTHERS_SAMPLE, FingerprintRules(equality, timestamps=False)).stretch.prints
-    )
+    rules = FingerprintRules(equality, timestamps=False)
+    return frozenset(log.read(log.range.end - _OTHERS_SAMPLE, rules).stretch.prints)
 
 
 _Pair: TypeAlias = tuple[_Log, _Log]
@@ -509,13 +504,14 @@ def _allow(logs: _Pair, rules: TranslationRules) -> None:
 
 def _enough(logs: _Pair, inside: Collection[int]) -> int:
     """Returns the number of bytes that would be enough to read to these positions, in whole megabytes. Each read
-    doubles what was read, so up to twice as much is read; samples need the last quarter."""
-    size = 0.0
-    for log in logs:
-        records = log.range.end - log.range.start
-        if log is logs[0]:
-            records = min(records, 4 * (log.range.end - min(inside, default=log.range.end) + _MARGIN))
-        size = max(size, records * max(log.bytes_per_record or 1024, _RECORD_BYTES))
+    doubles what was read, so up to twice as much is read, and begins with a whole batch; samples need the last
+    quarter."""
+    source, target = (log.range for log in logs)
+    distance = 4 * (source.end - min(inside, default=source.end) + _MARGIN)
+    records = min(source.end - source.start, distance), target.end - target.start
+    sizes = (max(log.bytes_per_record or 1024, _RECORD_BYTES) for log in logs)
+    read = (count * record for count, record in zip(records, sizes, strict=True))
+    size = max(read) + _BATCHES * max(log.batch_bytes for log in logs)
     return (int(size * 8 / 3 * 1.2) // _MEGABYTE + 1) * _MEGABYTE
 
 

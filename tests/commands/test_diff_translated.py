@@ -209,7 +209,7 @@ def test_the_summary_counts_records_that_a_group_skips_in_each_case(verdict: Ver
         first = right.upper if surely else right.offset
         return 0, max(0, committed - (first or right.offset or 0))
 
-    alignment = cast(Any, SimpleNamespace(b=None, difference=difference))
+    alignment = cast(Any, SimpleNamespace(difference=difference, superseded=lambda *_: 0))
     committed = positions(verdict, to, Verdict.SEEN, alignment=alignment)
     list(committed.differences())
     assert str(committed.counts) == f"1 partition: 0 at the right record, {outcome}"

@@ -10,7 +10,10 @@ from random import Random
 import pytest
 from stopwatch import loop_s
 
+from offsetmgr import TopicPartition
 from offsetmgr.translation.alignment import NO_KEY, Alignment, InverseAlignment, LogStretch, Translation, Verdict
+from offsetmgr.translation.comparison import CommittedPositions
+from offsetmgr.translation.translator import TranslatedPartition
 
 SEEN, BRACKETED, MISSING = Verdict.SEEN, Verdict.BRACKETED, Verdict.MISSING
 NOT_YET, UNKNOWN, INFERRED = Verdict.NOT_YET, Verdict.UNKNOWN, Verdict.INFERRED
@@ -140,6 +143,11 @@ def test_a_compacted_record_is_excused_if_a_later_one_of_its_key_is_there() -> N
     for a, b in ((whole, stretch(" bcdef", keys="121345")), (stretch(" bcdef", keys="121345"), whole)):
         a.timed = True
         assert Alignment(a, b).translate(0)[:2] == (SEEN, 1)
+    found, tp, positions = Alignment(a, b), TopicPartition("orders", 0), CommittedPositions()
+    positions.add("g", tp, 0, 0)
+    positions.compare(TranslatedPartition(tp, tp, {0: found.translate(0)}, alignment=found))
+    (row,) = positions.differences()
+    assert row.repeats == 1 and "lacks 1 of the repeated records: the group may not have got them" in row.note
     removed = Alignment(whole, stretch("abc ef", keys="121345"))
     assert removed.translate(1)[:2] == (MISSING, 1)
     assert removed.translate(1).missing == 1
@@ -204,9 +212,7 @@ def test_the_way_back_reads_the_original_until_it_holds_every_record_of_the_copy
         ("abcd", "abX", 0, None),
     ],
 )
-def test_the_records_from_a_position_on_that_the_target_lacks(
-    a: str, b: str, position: int, lacking: int | None
-) -> None:
+def test_the_records_that_the_target_lacks(a: str, b: str, position: int, lacking: int | None) -> None:
     assert Alignment(stretch(a), stretch(b)).lacking(position) == lacking
 
 

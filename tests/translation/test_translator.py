@@ -48,14 +48,7 @@ class Clusters:
         config = {name.replace("_", "."): value for name, value in config_of_target.items()}
         self._make_topic(self.topic, partitions, bootstrap=self.b, config=config)
 
-    def produce(
-        self,
-        bootstrap: str,
-        values: Sequence[bytes],
-        partition: int = 0,
-        *,
-        idempotent: bool = True,
-    ) -> None:
+    def produce(self, bootstrap: str, values: Sequence[bytes], partition: int = 0, *, idempotent: bool = True) -> None:
         producer = Producer({**SETTINGS, "bootstrap.servers": bootstrap, "enable.idempotence": idempotent})
         for value in values:
             producer.produce(self.topic, value, b"key of " + value[5:], partition)
@@ -88,14 +81,8 @@ class Clusters:
     def copy(self, records: Sequence[Message], header: str = "") -> None:
         producer = Producer({**SETTINGS, "bootstrap.servers": self.b})
         for one in records:
-            producer.produce(
-                self.topic,
-                one.value(),
-                one.key(),
-                0,
-                timestamp=one.timestamp()[1],
-                headers=[(header, str(one.offset()))] if header else [],
-            )
+            headers: dict[str, str | bytes | None] = {header: str(one.offset())} if header else {}
+            producer.produce(self.topic, one.value(), one.key(), 0, timestamp=one.timestamp()[1], headers=headers)
         assert producer.flush(60) == 0
 
     def append(self, data: bytes) -> None:
@@ -245,7 +232,7 @@ def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(cluste
     clusters.produce(clusters.b, [b"other"] * OTHERS)
     clusters.produce(clusters.a, values(20_000))
     records = clusters.records()
-    clusters.copy(records)
+    clusters.copy(records, header="x-original-offset")
     few = 2_000_000  # bytes; each record counts as at least 128
     assert clusters.answers(4_000, max_read=few) == [("inferred", 4_000 + OTHERS)]
     clusters.copy(records[3_000:])  # now the distances to the end differ
@@ -259,12 +246,16 @@ def test_a_place_is_inferred_if_the_logs_are_larger_than_what_may_be_read(cluste
     assert clusters.answers(4_000, max_read=found.enough) == clusters.answers(4_000) == [("seen", 21_000 + OTHERS)]
 
 
-def test_a_place_is_inferred_behind_headers_of_a_copier(clusters: Clusters) -> None:
+@pytest.mark.parametrize("in_batch", [1, 10_000])
+def test_enough_for_batches_of_any_size(clusters: Clusters, monkeypatch: pytest.MonkeyPatch, in_batch: int) -> None:
+    monkeypatch.setitem(SETTINGS, "batch.num.messages", in_batch)
+    monkeypatch.setitem(SETTINGS, "linger.ms", 1_000)
     clusters.make()
-    clusters.produce(clusters.a, values(20_000))
-    clusters.copy(clusters.records(), header="x-original-offset")
-    found = clusters.translated(4_000, max_read=2_000_000)
-    assert found.translations[4_000].why == "the records around it are equal, and those between were not read"
+    clusters.produce(clusters.b, [b"other"])
+    clusters.produce(clusters.a, values(10_000))
+    clusters.copy(clusters.records())
+    few, enough = 1_000_000, clusters.translated(2_000, max_read=1_000_000).enough
+    assert few < enough < 10_000_000 and clusters.answers(2_000, max_read=enough) == [("seen", 2_001)]
 
 
 def test_equal_contents_that_repeat_are_not_inferred(clusters: Clusters) -> None:
