@@ -259,16 +259,10 @@ async def log_ranges(
     """
     leaders = leaders or PartitionLeaders(client)
     starts = await list_offsets(leaders, dict.fromkeys(partitions, EARLIEST), deadline)
-    existing = [tp for tp, start in starts.items() if isinstance(start, int)]
-    ends = await list_offsets(leaders, dict.fromkeys(existing, LATEST), deadline)
-    found: dict[TopicPartition, LogRange | OffsetMgrError] = {}
-    for tp, start in starts.items():
-        if isinstance(start, OffsetMgrError):
-            found[tp] = start
-        else:
-            end = ends[tp]
-            found[tp] = end if isinstance(end, OffsetMgrError) else LogRange(start, end)
-    return found
+    start_of = {tp: start for tp, start in starts.items() if isinstance(start, int)}
+    ends = await list_offsets(leaders, dict.fromkeys(start_of, LATEST), deadline)
+    found = {**starts, **ends}  # the errors of the starts, and an end or its error for each known start
+    return {tp: LogRange(start_of[tp], end) if isinstance(end, int) else end for tp, end in found.items()}
 
 
 async def offsets_for_time(

@@ -150,17 +150,13 @@ async def open_transactions(
     """Returns the open transactions of each partition, or the error of the partition. Raises an error only if no broker
     has ever responded."""
     leaders = PartitionLeaders(client)
-    found: dict[TopicPartition, OpenTransactions | OffsetMgrError] = {}
     # The ends are read first, so that records of later transactions do not count as open.
     ends = await list_offsets(leaders, dict.fromkeys(partitions, LATEST), deadline)
-    existing = [tp for tp, end in ends.items() if isinstance(end, int)]
-    stable = await list_offsets(leaders, dict.fromkeys(existing, LATEST), deadline, read_committed=True)
-    for tp, end in ends.items():
-        if isinstance(end, OffsetMgrError):
-            found[tp] = end
-        else:
-            at = stable[tp]
-            found[tp] = at if isinstance(at, OffsetMgrError) else OpenTransactions(at, end)
+    end_of = {tp: end for tp, end in ends.items() if isinstance(end, int)}
+    stable = await list_offsets(leaders, dict.fromkeys(end_of, LATEST), deadline, read_committed=True)
+    found = {
+        tp: OpenTransactions(at, end_of[tp]) if isinstance(at, int) else at for tp, at in {**ends, **stable}.items()
+    }
     open_ = {tp: one for tp, one in found.items() if isinstance(one, OpenTransactions) and one.is_open}
     named = await leaders.per_partition(dict.fromkeys(open_, LATEST), _ask_producers, deadline) if open_ else {}
     producers = {tp: one for tp, one in named.items() if not isinstance(one, OffsetMgrError)}
