@@ -1,4 +1,5 @@
-"""The help of the commands: examples that parse, and connection options that are described once."""
+"""The help of the commands: examples that parse, and connection options that are described once. Texts name only
+options that exist, and texts below ``cli`` name none, because a program has none: `Advice` words arguments for both."""
 
 import ast
 import re
@@ -69,6 +70,8 @@ def test_every_command_with_an_option_for_groups_accepts_the_short_one_and_an_ar
         assert any("[GROUP]" in (one.metavar or "") for one in found.params if one is not group), name
 
 
+PACKAGE = Path(offsetmgr.__file__).parent
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 CONNECTION_OPTIONS = (
     *("--bootstrap-server", "--command-config", "--zookeeper", "--store", "--context", "--timeout"),
     "--ignore-persistent-members",
@@ -82,18 +85,22 @@ STYLED = ("document.py", "document_style.py", "page.py")
 """The modules with styles, whose variables look like options."""
 
 
+def texts(source: str) -> Iterator[str]:
+    """Yields the string constants of a module, except its docstrings."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
 def messages() -> Iterator[str]:
     """The texts of the package, without docstrings and without the styles of pages."""
-    for path in Path(offsetmgr.__file__).parent.rglob("*.py"):
-        if "--" not in (source := path.read_text(encoding="utf-8")) or path.name in STYLED:
-            continue
-        tree = ast.parse(source)
-        docstrings = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-                yield node.value
-    for path in Path(offsetmgr.__file__).parent.rglob("*.py"):
-        for found in re.findall(r'\bAdvice\(\s*"([^"]*)"', path.read_text(encoding="utf-8")):
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if path.name not in STYLED:
+            yield from texts(source)
+        for found in re.findall(r'\bAdvice\(\s*"([^"]*)"', source):
             yield " ".join(
                 f"--{name.replace('_', '-')}" for name in re.findall(r"\{(?:\w+:)?(\w+)(?:=[^}]*)?\}", found)
             )
@@ -102,11 +109,33 @@ def messages() -> Iterator[str]:
 @pytest.mark.slow
 def test_every_option_in_a_message_exists() -> None:
     known = {option for one in commands().values() for p in one.params for option in (*p.opts, *p.secondary_opts)}
-    named = {option for text in messages() for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)}
+    named = {option for text in messages() for option in OPTION.findall(text)}
     assert len(named) > 100
     unknown = {option for option in named - known if not OTHER_TOOLS.fullmatch(option)}
     recorded = {"--declare", "--no-"}  # of `migrate switch`, which only old operation logs have; the start of options
     assert unknown - recorded - {"--debug", "--help", "--version", "--wide"} == set()
+
+
+OTHER_PROGRAMS = {
+    "core/document.py": "CSS",
+    "kafka/client/broker_checks.py": "kafka-acls",
+    "kafka/client/groups.py": "kafka-share-groups",
+    "kafka/librdkafka.py": "pip",
+    "manager/log/kafka/broker_checks.py": "kafka-acls",
+    "manager/log/topic.py": "kafka-configs",
+    "migration/restart_command.py": "kubectl",
+    "sandbox/broker.py": "kafka-storage",
+    "sandbox/topics.py": "kafka-topics",
+    "zookeeper/admin/plan.py": "kafka-reassign-partitions",
+}
+"""The modules with options of other programs, or with variables of CSS, which look like options."""
+
+
+def test_no_text_below_the_command_line_names_an_option() -> None:
+    modules = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    found = {name for name, path in modules.items() if any(map(OPTION.search, texts(path.read_text("utf-8"))))}
+    below = {name for name in found if not name.startswith("cli/")} - OTHER_PROGRAMS.keys()
+    assert below == set()
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
