@@ -816,18 +816,16 @@ class SourceAndTarget:
         return {name: members for name, members in found.items() if members}
 
     @contextmanager
-    def changes(
-        self, options: PlanOptions, interval_ms: int
-    ) -> Iterator[tuple[ChangeNotifier, ReadLegacyGroups | None]]:
+    def changes(self, options: PlanOptions) -> Iterator[tuple[ChangeNotifier, ReadLegacyGroups | None]]:
         """Yields an object that reports changes of the source, and a function that reads old consumers and their
         partitions from the source's registry. For old consumers in ZooKeeper, the object sets watches under
-        ``/consumers``. For all other sources, the object polls, and the function is None."""
-        from offsetmgr.migration.mirror import PollingNotifier
+        ``/consumers``. For all other sources, the object reports nothing, and the function is None."""
+        from offsetmgr.migration.mirror import SilentSource
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
         if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
-            yield PollingNotifier(SystemClock(), interval_ms / 1000), None
+            yield SilentSource(SystemClock()), None
             return
         from offsetmgr.migration.mirror import legacy_groups
         from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -835,7 +833,7 @@ class SourceAndTarget:
 
         address, config = parsed.address + parsed.path, self._configs["source"]
         with ZookeeperSession(address, config) as watched, ZookeeperSession(address, config) as registry:
-            yield OffsetWatcher(watched, options.selects_group), legacy_groups(registry)
+            yield OffsetWatcher(watched, options.selects_group), partial(legacy_groups, registry)
 
     def _target_cluster(self) -> KafkaCluster | None:
         """Returns the brokers of the target; None if the target is no Kafka store."""

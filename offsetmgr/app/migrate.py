@@ -3,7 +3,6 @@ migrate`` and the methods of `offsetmgr.Migration` are these functions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -729,8 +728,7 @@ def mirror(
     reason: str = "",
 ) -> Mirror:
     """Copies new offsets from the store at the URI ``source`` to the one at ``target``, forward only, until the user
-    stops it. Returns the mirror, with its groups and their states. ``sides.arguments`` are those of an edit of the
-    target.
+    stops it. Returns the mirror with its groups. ``sides.arguments`` are those of an edit of the target.
 
     Raises `GroupNotFound` and `UnknownTopicOrPartition` if the options select nothing, `UsageError` if one store has
     byte positions of Kafka 0.7 and the other one has offsets, `OtherCluster`, `Unreachable`, `TimedOut`.
@@ -761,11 +759,11 @@ def mirror(
     images.on_durable = lambda path: ui.note(f"before-images: {path}")
     with (
         ui.stop("the mirror ends after this round") as stop,
-        stores.changes(options, interval_ms) as (notifier, legacy_groups),
+        stores.changes(options) as (notifier, legacy_groups),
     ):
         running = Mirror(
             *(stores.source, stores.target, options, notifier, clock, stop, settings.on_status),
-            interval_ms / 1000 if settings.once or rules is not None else 10.0,
+            10.0 if legacy_groups is not None and rules is None and not settings.once else interval_ms / 1000,
             settings.settle_ms / 1000,
             None if settings.trust_zookeeper_only or rules is not None else legacy_groups,
             settings.window_s,
@@ -773,6 +771,7 @@ def mirror(
             planner.crossing,
             images.prepare,
         )
+        running.on_ended = lambda one: connections.warn(Advice("group {} is {}: {}", one.group, one.state, one.detail))
         if translations is not None:
             _translate_rounds(running, translations, images, ui)
         with images.recorded(running, names, EditOrigin("migrate mirror", reason, sides.arguments if sides else {})):
@@ -782,11 +781,12 @@ def mirror(
 
 def _translate_rounds(running: Mirror, translations: Translations, images: MirrorImages, ui: Ui) -> None:
     """Makes a mirror translate the offsets, in each of its rounds."""
-    from offsetmgr.migration.mirror import PollingNotifier
-    from offsetmgr.migration.translated_offsets import OffsetTranslator
+    from offsetmgr.migration.mirror import SilentSource
+    from offsetmgr.migration.translated_offsets import OffsetTranslator, OwnOffsets
 
-    running.translator = OffsetTranslator(translations, running.options, running.clock)
-    running.notifier, running.on_new = PollingNotifier(running.clock, math.inf), images.save_translated
+    own = OwnOffsets(running.source, running.target, running.clock)
+    running.translator = OffsetTranslator(translations, running.options, running.clock, own)
+    running.notifier, running.on_new = SilentSource(running.clock), images.save_translated
     images.save_translated(())
     ui.note(f"reads both logs every {running.idle_s:g} s, from their ends back to the positions that moved")
 

@@ -46,6 +46,7 @@ from offsetmgr.cli.render import (
     PLANNED_WRITE,
     WHOLE_RANK,
     Column,
+    Meter,
     OutputFormat,
     exit_with,
     fail_if,
@@ -701,8 +702,9 @@ def mirror_command(
     mirror = migrate.mirror(connect, from_, to, options, sides=sides, settings=settings, reason=flags.reason or "")
     shown.show(mirror.status(), last=True)
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
-    if bad or not format.for_people:
-        rows = rows_of(MIRROR_COLUMNS, bad or mirror.groups.values())
+    named = [mirrored for mirrored in mirror.groups.values() if mirrored.ended or not mirrored.succeeded]
+    if named or not format.for_people:
+        rows = rows_of(MIRROR_COLUMNS, named if bad or format.for_people else mirror.groups.values())
         write_rows(MIRROR_COLUMNS, _worded_last(rows), format)
     if mirror.interrupted:
         raise migrate.Interrupted("some offsets were not copied yet")
@@ -917,11 +919,12 @@ class MirrorLine:
         self._states: Mapping[MirrorState, int] = {}
 
     def show(self, status: MirrorStatus, *, last: bool = False) -> None:
-        if self._moving:
+        if self._moving and not last:
             width = shutil.get_terminal_size().columns
-            text = status.text if last or len(status.text) < width else f"{status.text[: width - 2]}…"
-            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
+            text = status.text if len(status.text) < width else f"{status.text[: width - 2]}…"
+            sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
+            Meter.drawn = True  # the next note replaces the line
         elif last or status.at_ms >= self._next or status.states != self._states:
             self._next = status.at_ms + self.EVERY_MS
             self._states = status.states

@@ -4,11 +4,11 @@ The mirror only moves offsets forward. Either store can be ZooKeeper or Kafka. I
 write is conditional on the version that was read. If the target is Kafka, the mirror locks each group: it joins the
 group as a static member, so a restarted mirror takes over at once and a frozen mirror is fenced. The mirror refuses
 groups to which other clients commit in the target. Brokers of Kafka 0.8.2 have no group lock; on them, the store
-compares the offsets just before each write. The mirror keeps no state: a restarted mirror compares both sides again.
+compares the offsets just before each write. A restarted mirror compares both sides again.
 
 If the target belongs to another cluster, the mirror translates each offset by the records (`OffsetTranslator`), and
 then works with the target's offsets alone. A group is mirrored while it lives in the source: the mirror stops a group
-of which the target holds an offset that the mirror did not write, unless it is behind when the mirror begins.
+of which the target holds an offset that offsetmgr did not write last (`OwnOffsets`).
 """
 
 from __future__ import annotations
@@ -74,22 +74,14 @@ class ChangeNotifier(Protocol):
 
 
 @dataclass(slots=True)
-class PollingNotifier:
-    """Notifier for sources without watches: reports once in each interval that every group may have changed."""
+class SilentSource:
+    """Notifier for a source without watches: only the full comparisons find its changes."""
 
     clock: Clock
-    interval_s: float
-    _last: float | None = None
 
-    def wait(self, timeout_s: float) -> set[str] | None:
-        if self._last is None:
-            self._last = self.clock.monotonic()
-        left = self._last + self.interval_s - self.clock.monotonic()
-        self.clock.sleep(max(0.0, min(left, timeout_s)))
-        if left > timeout_s:
-            return set()
-        self._last = self.clock.monotonic()
-        return None
+    def wait(self, timeout_s: float) -> set[str]:
+        self.clock.sleep(timeout_s)
+        return set()
 
 
 # Collects evidence that a group's live old (ZooKeeper-based) consumers commit only to ZooKeeper. Without this
@@ -242,7 +234,6 @@ class GroupMirror:
     refresh_at: float = 0.0
     """The time (monotonic seconds) at which locked offsets must be committed again, so that they do not expire."""
     evidence: LegacyMemberEvidence = field(default_factory=LegacyMemberEvidence)
-    watching_since: float | None = None
     unlocked_read: GroupOffsets | None = None
     """The target's offsets at the last read while the group was not locked."""
     unchanged_since: float = 0.0
@@ -266,12 +257,13 @@ class GroupMirror:
     """The target's partitions for which the source's offset has no known place, and which are not mirrored."""
     sent: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """The offsets that a translating mirror wrote last, and tried to write since."""
-    compared: set[TopicPartition] = field(default_factory=set)
-    """The partitions whose offset in the target is known not to be ahead of the group, or is the mirror's own."""
     was_read: bool = False
     """Whether ``target_offsets`` was read once."""
-    waiting_since: float | None = None
-    """The time (monotonic seconds) since which the target has lacked records of a partition."""
+    waiting_since: float = 0.0
+    """The time (monotonic seconds) since which a mirror with ``once`` has watched the group, or has waited for records
+    that the target lacks."""
+    lives_in_target: bool = False
+    """Whether the mirror of this group has ended because another client, which is no mirror, uses it in the target."""
 
     @property
     def ended(self) -> bool:
@@ -309,12 +301,12 @@ class GroupMirror:
         if lag_unknown:
             self.lag = None
 
-    def reject(self, why: str) -> None:
-        self.state, self.detail, self.lag = MirrorState.REJECTED, why, None
+    def reject(self, why: str, *, lives_in_target: bool = True) -> None:
+        self.state, self.detail, self.lag, self.lives_in_target = MirrorState.REJECTED, why, None, lives_in_target
 
-    def mark_taken(self, why: str) -> None:
+    def mark_taken(self, why: str, *, lives_in_target: bool = True) -> None:
         """Ends the mirror of the group, because a consumer or another mirror uses the group from now on."""
-        self.state, self.detail = MirrorState.TAKEN, why
+        self.state, self.detail, self.lives_in_target = MirrorState.TAKEN, why, lives_in_target
         if self.lag:
             behind = count_of(self.lag, "offset")
             self.detail = Advice("{}; the target was {} behind the source then", why, behind)
@@ -323,20 +315,16 @@ class GroupMirror:
 
     def writer_in_target(self, offsets: Mapping[TopicPartition, Committed]) -> str:
         """Returns why ``offsets``, which the target of a translating mirror holds now, are those of another writer; ""
-        if they are not. A partition that lost its offset has none: Kafka removes those of deleted topics."""
+        if they are not. A partition that lost its offset has none: Kafka removes those of deleted topics. An offset of
+        a partition that is not mirrored is another writer's if it changes."""
         for tp, committed in sorted(offsets.items()):
-            there, known = committed.offset, self.target_offsets.get(tp)
-            if self.was_read and there != known and there not in self.sent.get(tp, ()):
-                was = "had no offset" if known is None else f"was at {known}"
-                return f"{tp} {was} in the target, and is at {there}, which the mirror did not write: {_OTHER_WRITER}"
-            right = self.mirrored_offsets.get(tp)
-            if right is None or tp in self.compared:
+            there, known, sent = committed.offset, self.target_offsets.get(tp), self.sent.get(tp, set())
+            is_mirrored = tp in self.mirrored_offsets or tp in self.untranslated
+            if there in sent or not (is_mirrored or (self.was_read and there != known)):
                 continue
-            if (ahead := there - right.offset) > 0 and self.if_ahead is not AheadPolicy.KEEP:
-                why = f"{tp} is at {there} in the target, {count_of(ahead, 'offset')} ahead of the group in the source"
-                why += ", which went back there since a mirror wrote it, or"
-                return Advice("{} {}; {if_ahead=keep} mirrors the other partitions", why, _OTHER_WRITER)
-            self.compared.add(tp)
+            last = max(sent, default=known)
+            was = f"is at {there} in the target" if last is None else f"was at {last} in the target, and is at {there}"
+            return f"{tp} {was}, which is not the mirror's own offset: {_OTHER_WRITER}"
         return ""
 
     def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
@@ -372,9 +360,9 @@ class GroupMirror:
                 refused[tp] = "is not mirrored until both stores can be read"
                 continue
             there = self.target_offsets.get(tp, -1 if newer is None else newer)
-            if tp in self.compared:
-                writer = LastWriter(None, "the group moved back in the source")
             why = "nothing shows which store was written last" if writer is None else writer.why
+            if writer is None and tp in self.sent:
+                why = "the group moved back in the source"
             if there > here and newer is None and self.if_ahead is not AheadPolicy.KEEP:
                 refused[tp] = Advice("keeps {} ({}); {if_ahead=keep} accepts it", skip_text(there, here), why)
             elif there < here and newer is not None:
@@ -432,16 +420,15 @@ class GroupMirror:
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
     """The status of a running mirror. ``lag`` is the sum over all groups with a known lag; ``unknown`` counts the
-    groups with an unknown lag, except refused groups. ``recreated`` counts partitions that were refused because their
-    topic was recreated, and ``untranslated`` those without a known place in the target's log."""
+    groups with an unknown lag, except refused groups. ``refused`` counts the partitions that are not mirrored because
+    their topic was recreated, or because their place in the target's log is not known."""
 
     copied: int
     lag: int
     unknown: int
     states: Mapping[MirrorState, int]
     at_ms: int
-    recreated: int = 0
-    untranslated: int = 0
+    refused: int = 0
 
     @property
     def text(self) -> str:
@@ -450,8 +437,7 @@ class MirrorStatus:
         unknown = f" + ? ({count_of(self.unknown, 'group')} unknown)" if self.unknown else ""
         if self.unknown == self.states.get(MirrorState.NOT_YET):
             unknown = " + ?"
-        refused = f"; {count_of(self.recreated, 'partition')} of recreated topics refused" if self.recreated else ""
-        refused += f"; {count_of(self.untranslated, 'partition')} refused" if self.untranslated else ""
+        refused = f"; {count_of(self.refused, 'partition')} refused" if self.refused else ""
         copied = count_of(self.copied, "offset")
         return f"{time_text(self.at_ms)}  {states}; {copied} copied, lag {self.lag}{unknown}{refused}"
 
@@ -459,8 +445,8 @@ class MirrorStatus:
 HOLDER = "offsetmgr-mirror"
 """The name under which mirrors lock groups. A second mirror of a group takes the group over from the first."""
 _OTHER_WRITER: Final = (
-    "another client commits to this group, such as a consumer, or MirrorMaker with sync.group.offsets.enabled=true; "
-    "if the group does not live in the target, stop that client and start the mirror again"
+    "another client uses this group, such as a consumer, or MirrorMaker with sync.group.offsets.enabled=true; if the "
+    "group does not live in the target, stop that client, delete the group's offsets there, and start the mirror again"
 )
 _MAX_WAIT_S: Final = 0.25  # between two calls of ``stop`` during a wait
 _ROUNDING_S: Final = 0.01
@@ -482,7 +468,8 @@ class Mirror:
 
     ``crossing`` detects offsets of deleted logs (of recreated topics). These offsets are not mirrored. If ``crossing``
     is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored. ``on_new`` is
-    called with new groups before the mirror writes to them; an error that it raises prevents the writes.
+    called with new groups before the mirror writes to them; an error that it raises prevents the writes. ``on_ended``
+    is called with each group whose mirror has ended.
 
     ``translator`` translates the offsets if the target has other logs. Then ``legacy_groups`` must be None, and
     ``idle_s``, counted from the end of a round, is the interval in which the source is read.
@@ -502,6 +489,7 @@ class Mirror:
     refresh_s: float = 3600.0
     crossing: CrossClusterCheck | None = None
     on_new: Callable[[Sequence[GroupMirror]], None] = lambda _new: None
+    on_ended: Callable[[GroupMirror], None] = lambda _mirror: None
     translator: OffsetTranslator | None = None
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
@@ -510,6 +498,7 @@ class Mirror:
     _full_at: float = 0.0
     _failures: int = 0
     _pending: set[str] = field(default_factory=set)  # the groups to check again soon
+    _ended: set[str] = field(default_factory=set)  # the groups of which `on_ended` was called
 
     def run(self, *, once: bool = False) -> MirrorStatus:
         """Mirrors until ``stop`` returns True, or (``once``) until everything is written. Returns the last status.
@@ -521,7 +510,7 @@ class Mirror:
             while True:
                 self._round(changed)
                 self.report(self.status())
-                done = once and not self._pending and not self._still_watching()
+                done = once and not self._pending and not self._still_waiting()
                 if done or self.stop():
                     self.interrupted = once and not done
                     return self.status()
@@ -535,23 +524,23 @@ class Mirror:
         if isinstance(self.target, LockableStore):
             self.target.release_locks([mirror.lock for mirror in locked if mirror.lock is not None])
         for mirror in locked:
-            mirror.lock = mirror.unlocked_read = mirror.watching_since = None
+            mirror.lock = mirror.unlocked_read = None
 
     def status(self) -> MirrorStatus:
         states = dict(Counter(mirror.state for mirror in self.groups.values()))
         copied = sum(mirror.copied for mirror in self.groups.values())
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
         unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
-        recreated = sum(len(mirror.recreated) for mirror in self.groups.values())
-        refused = sum(len(m.untranslated) - len(waits(m.untranslated)) for m in self.groups.values())
-        return MirrorStatus(copied, lag, len(unknown), states, self.clock.now_ms(), recreated, refused)
+        refused = sum(len(m.recreated) + len(m.untranslated) - len(waits(m.untranslated)) for m in self.groups.values())
+        return MirrorStatus(copied, lag, len(unknown), states, self.clock.now_ms(), refused)
 
-    def _still_watching(self) -> bool:
-        now = self.clock.monotonic()
-        waiting = (MirrorState.WATCHING, MirrorState.NOT_YET)
-        found = (m for m in self.groups.values() if m.state in waiting)
-        since = (m.waiting_since if m.waits else m.watching_since for m in found)
-        return any(began is not None and now - began < self.watch_s for began in since)
+    def _still_waiting(self) -> bool:
+        """Returns whether a group is watched, or waits for records, and began to do so less than ``watch_s`` ago."""
+        now, states = self.clock.monotonic(), (MirrorState.WATCHING, MirrorState.NOT_YET)
+        waiting = [mirror for mirror in self.groups.values() if mirror.state in states]
+        for mirror in waiting:
+            mirror.waiting_since = mirror.waiting_since or now
+        return any(now - mirror.waiting_since < self.watch_s for mirror in waiting)
 
     def _wait_for_changes(self) -> set[str] | None:
         """Waits until a group may have changed. Returns the groups that may have changed (None: all groups)."""
@@ -602,7 +591,6 @@ class Mirror:
             if changed is None:
                 self._discover()
             if due:
-                self._full_at = self.clock.monotonic() + self.idle_s
                 for mirror in self.groups.values():
                     mirror.stale = True
             names = self.groups if changed is None else changed & self.groups.keys()
@@ -610,7 +598,8 @@ class Mirror:
                 mirrors = (self.groups[name] for name in batch)
                 current = [mirror for mirror in mirrors if not mirror.ended and mirror.unread is None]
                 self._copy(current, again=changed is not None)
-            if due and self.translator is not None:  # a round may take longer than the interval
+                self._end([mirror for mirror in self.groups.values() if mirror.ended])
+            if due:  # a round may take longer than the interval
                 self._full_at = self.clock.monotonic() + self.idle_s
         except OffsetMgrError as error:
             if self.rounds == 1:
@@ -628,25 +617,18 @@ class Mirror:
             owner = self._sources.setdefault(mirror.target_group, group)
             if owner != group:
                 self.groups[group] = mirror
-                mirror.reject(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
+                why = f"group {owner} is mirrored to {mirror.target_group} already; give it another name"
+                mirror.reject(why, lives_in_target=False)
             else:
                 new.append(mirror)
         if self.translator is None:
             unread = (mirror for mirror in self.groups.values() if mirror.unread or mirror.unread_partitions)
             self.on_new([*new, *unread])
+        else:
+            own = self.translator.own.load((mirror.group, mirror.target_group) for mirror in new)
+            for mirror in new:
+                mirror.sent = own[mirror.target_group]
         self.groups |= {mirror.group: mirror for mirror in new}
-        if new and isinstance(self.target, LockableStore):
-            self._observe_target(new)
-
-    def _observe_target(self, new: list[GroupMirror]) -> None:
-        """Reads the new groups in the target, then waits, so that the next read shows commits of other clients."""
-        found, now = self._target_offsets(new), self.clock.monotonic()
-        for mirror in new:
-            current = found[mirror.target_group]
-            if not (current.error or current.errors):
-                mirror.unlocked_read, mirror.unchanged_since = current, now
-        while (remaining_s := now + self.settle_s - self.clock.monotonic()) > 0 and not self.stop():
-            self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
 
     def _copy(self, batch: list[GroupMirror], *, again: bool) -> None:
         """Copies groups. With ``again``, translated offsets are those of the last full round."""
@@ -677,18 +659,14 @@ class Mirror:
         if self.legacy_groups is None or not batch:
             return {}, batch
         legacy = self.legacy_groups(mirror.group for mirror in batch)
-        known: list[GroupMirror] = []
-        to_release: list[GroupMirror] = []
-        for mirror in batch:
-            legacy_group = legacy.get(mirror.group, NO_MEMBERS)
-            if legacy_group.error is not None:
-                self._fail(mirror, legacy_group.error)
-                continue
-            known.append(mirror)
-            if mirror.lock is not None and mirror.lock.lost is None and not mirror.evidence.allows_lock(legacy_group):
-                to_release.append(mirror)
-        self._release(to_release)
-        return legacy, known
+        found = [(mirror, legacy.get(mirror.group, NO_MEMBERS)) for mirror in batch]
+        for mirror, group in found:
+            if group.error is not None:
+                self._fail(mirror, group.error)
+        known = [(mirror, group) for mirror, group in found if group.error is None]
+        locked = [(mirror, group) for mirror, group in known if mirror.lock is not None and mirror.lock.lost is None]
+        self._release([mirror for mirror, group in locked if not mirror.evidence.allows_lock(group)])
+        return legacy, [mirror for mirror, _ in known]
 
     def _read_source(self, batch: list[GroupMirror], *, again: bool) -> list[GroupMirror]:
         """Reads the source; returns the groups with offsets to mirror."""
@@ -706,7 +684,6 @@ class Mirror:
                 mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
             else:
                 mirror.mirrored_offsets, mirror.untranslated = self.translator.of(found)
-                mirror.waiting_since = (mirror.waiting_since or self.clock.monotonic()) if mirror.waits else None
             mirror.drops_metadata = not self.target.capabilities.metadata
             mirror.problem = found.error or found.hidden or next(iter(found.errors.values()), None)
             if mirror.problem is not None:
@@ -757,21 +734,26 @@ class Mirror:
             return
         self.on_new([mirror for mirror, _ in writes])
         for mirror, values in writes:
-            mirror.compared |= values.keys()
             for tp, value in values.items():
                 mirror.sent.setdefault(tp, set()).add(value.offset)
+        self.translator.own.save({mirror.target_group: mirror.sent for mirror, values in writes if values})
 
-    def _stop_group(self, mirror: GroupMirror, why: str) -> None:
-        """Ends the mirror of a group that has another writer in the target."""
-        self._release([mirror])
-        mirror.reject(why)
+    def _end(self, mirrors: Iterable[GroupMirror]) -> None:
+        """Reports groups whose mirror has ended. Later runs find no own offsets in a group that lives in the target."""
+        ended = [mirror for mirror in mirrors if mirror.group not in self._ended]
+        if self.translator is not None:
+            self.translator.own.save({mirror.target_group: {} for mirror in ended if mirror.lives_in_target})
+        for mirror in ended:
+            self._ended.add(mirror.group)
+            self.on_ended(mirror)
 
     def _record_outcomes(self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> None:
         """Records the outcomes of a write. If one should be retried soon, the group is checked again soon."""
         if self.translator is not None:
             found = {tp: one.before for tp, one in outcomes.items() if isinstance(one.before, Committed)}
             if why := mirror.writer_in_target(found):
-                self._stop_group(mirror, why)
+                self._release([mirror])
+                mirror.reject(why)
                 return
         if not mirror.record_outcomes(outcomes):
             self._pending.add(mirror.group)
@@ -779,25 +761,24 @@ class Mirror:
     def _read_target(self, batch: list[GroupMirror]) -> None:
         """Reads the target. Rejects each unlocked group whose offsets have changed: another client commits to it."""
         named = {mirror.target_group: mirror for mirror in batch}
-        for name, found in self._target_offsets(batch).items():
-            mirror = named[name]
+        for found in self.target.scan(named):
+            mirror = named[found.name]
             problem = found.error or next(iter(found.errors.values()), None)
             if problem is not None:
                 mirror.stale = True
                 self._fail(mirror, problem, lag_unknown=True)
                 continue
             if self.translator is not None and (why := mirror.writer_in_target(found.offsets)):
-                self._stop_group(mirror, why)
+                self._release([mirror])
+                mirror.reject(why)
                 continue
             mirror.set_target_offsets(found.offsets)
             mirror.compute_lag()
             if mirror.lock is not None or not isinstance(self.target, LockableStore):
                 continue
             if mirror.unlocked_read is not None and (moved := found.first_change(mirror.unlocked_read)):
-                mirror.reject(
-                    f"another client commits to this group in the target: {moved} changed while nothing was "
-                    f"mirrored (seen)" + f": {_OTHER_WRITER}" * (self.translator is not None)
-                )
+                why = f"another client commits to this group in the target: {moved} changed while nothing was mirrored"
+                mirror.reject(f"{why} (seen)")
             elif mirror.unlocked_read is None:
                 mirror.unchanged_since = self.clock.monotonic()
             mirror.unlocked_read = found
@@ -816,11 +797,8 @@ class Mirror:
             mirror.detail = "watching the target for commits of other clients"
             self._pending.add(mirror.group)
         else:
-            mirror.watching_since = None
             return True
         mirror.state = MirrorState.WATCHING
-        if mirror.watching_since is None:
-            mirror.watching_since = now
         return False
 
     def _lock_groups(self, to_lock: Iterable[GroupMirror], target: LockableStore) -> None:
@@ -852,9 +830,6 @@ class Mirror:
             if error is not None and error.retriable:
                 due[name].refresh_at = now + min(self.refresh_s, _BACKOFF.max_s)
 
-    def _target_offsets(self, mirrors: Iterable[GroupMirror]) -> dict[str, GroupOffsets]:
-        return {found.name: found for found in self.target.scan(m.target_group for m in mirrors)}
-
     def _record_commit(
         self, mirror: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> None:
@@ -874,7 +849,7 @@ class Mirror:
         if isinstance(error, GroupActive):
             mirror.mark_taken(error.text)
         elif isinstance(error, Superseded):
-            mirror.mark_taken(f"another mirror took this group over ({error.why})")
+            mirror.mark_taken(f"another mirror took this group over ({error.why})", lives_in_target=False)
         else:
             mirror.fail(error)
             self._pending.add(mirror.group)
@@ -892,21 +867,17 @@ def require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
         )
 
 
-def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
-    """Returns a function that reads the members and owners of groups.
+def legacy_groups(session: ZookeeperSession, groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
+    """Returns the members and owners of groups; see `ReadLegacyGroups`.
 
-    The returned function raises an error if the session fails. An error that concerns a single group is not raised, but
-    stored in `LegacyGroup.error` of this group.
+    Raises an error if the session fails. An error that concerns a single group is stored in its `LegacyGroup.error`.
     """
     from offsetmgr.zookeeper.groups.registry import members_many, owners_many
 
-    def read(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
-        found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
-        found_groups = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
-        for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
-            problem = owned.error or next(iter(owned.errors.values()), None)
-            members = {member.member_id: member.node.ephemeral_owner for member in found[owned.group].members}
-            found_groups[owned.group] = LegacyGroup(members, partition_owners(owned), problem)
-        return found_groups
-
-    return read
+    found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
+    found_groups = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
+    for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
+        problem = owned.error or next(iter(owned.errors.values()), None)
+        members = {member.member_id: member.node.ephemeral_owner for member in found[owned.group].members}
+        found_groups[owned.group] = LegacyGroup(members, partition_owners(owned), problem)
+    return found_groups

@@ -15,7 +15,7 @@ from offsetmgr.core.advice import Invocation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.before_images import image_file
-from offsetmgr.groups.edit_plan import BY_PARTITION, EditPlan, GroupEditPlan
+from offsetmgr.groups.edit_plan import BY_PARTITION, EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.edits import plan_import
 from offsetmgr.groups.execute import EditOrigin
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
@@ -38,7 +38,7 @@ class MirrorImages:
     on_durable: Callable[[Path], None] = lambda _path: None
     _files: int = 0
     _saved: dict[str, Set[TopicPartition]] = field(default_factory=dict)
-    _plans: dict[str, GroupEditPlan] = field(default_factory=dict)
+    _changes: dict[str, dict[TopicPartition, PlannedChange]] = field(default_factory=dict)
 
     def prepare(self, new: Sequence[GroupMirror]) -> None:
         """Determines the last writers of new groups, and writes a file with their before-images, and another one once
@@ -65,8 +65,7 @@ class MirrorImages:
     def save_translated(self, new: Sequence[GroupMirror]) -> None:
         """Adds the before-images of the partitions that are written for the first time to the file. Raises
         `OffsetMgrError` if it cannot be written or if the target cannot be read."""
-        saved = {name: {change.partition for change in plan.changes} for name, plan in self._plans.items()}
-        unsaved = ((one, one.behind().keys() - saved.get(one.target_group, set())) for one in new)
+        unsaved = ((one, one.behind().keys() - self._changes.get(one.target_group, {}).keys()) for one in new)
         found = [
             GroupOffsets(one.target_group, {tp: one.mirrored_offsets[tp] for tp in partitions})
             for one, partitions in unsaved
@@ -77,10 +76,9 @@ class MirrorImages:
         for plan in plan_import(self.target, found, crossing=self.crossing):
             if plan.problem is not None:
                 raise plan.problem
-            earlier = self._plans.get(plan.name)
-            changes = (*(earlier.changes if earlier else ()), *plan.changes)
-            self._plans[plan.name] = GroupEditPlan(plan.name, tuple(sorted(changes, key=BY_PARTITION)))
-        plans = list(self._plans.values())
+            self._changes.setdefault(plan.name, {}).update({change.partition: change for change in plan.changes})
+        changes = {name: tuple(sorted(found.values(), key=BY_PARTITION)) for name, found in self._changes.items()}
+        plans = [GroupEditPlan(name, found) for name, found in changes.items()]
         file = image_file(self.path, self.target, plans, self.on_durable)
         if self._files:
             file.rewrite(plans)

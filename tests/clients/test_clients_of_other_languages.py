@@ -70,7 +70,7 @@ def test_the_owner_of_every_partition_is_known_and_a_healthy_group_has_no_findin
     config = ConnectionConfig()
     with MigrationConfig().connections() as connections:
         sides = SourceAndTarget(connections, f"zookeeper://{session.connect}", "kafka://none:1", (config, config))
-        with sides.changes(PlanOptions(), 100) as (_, legacy_groups):
+        with sides.changes(PlanOptions()) as (_, legacy_groups):
             assert legacy_groups is not None
             owners = legacy_groups(["g"])["g"].owners
     assert {owner.member for owner in owners.values()} == {member}

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from offsetmgr.app.connections import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.migration.mirror import Mirror
+from offsetmgr.migration.mirror import Mirror, SilentSource
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 
@@ -60,20 +59,9 @@ def running(mirror: Mirror, idle_s: float = 0.5) -> Iterator[Mirror]:
         run.result(90)
 
 
-@dataclass
-class Polling:
-    """Reports after each interval that every group may have changed."""
-
-    interval_s: float = 0.1
-
-    def wait(self, timeout_s: float) -> set[str] | None:
-        time.sleep(min(timeout_s, self.interval_s))
-        return None if self.interval_s <= timeout_s else set()
-
-
 def mirror_of(source: OffsetStore, target: OffsetStore, group: str, notifier: Any = None) -> Mirror:
     options = PlanOptions(groups=(group,))
-    return Mirror(source, target, options, notifier or Polling(), SystemClock(), settle_s=0.3)
+    return Mirror(source, target, options, notifier or SilentSource(SystemClock()), SystemClock(), settle_s=0.3)
 
 
 @contextmanager
@@ -84,7 +72,7 @@ def watching(
     settings = config or ConnectionConfig()
     with MigrationConfig(both=settings).connections() as connections:
         sides = SourceAndTarget(connections, source.uri, target.uri, (settings, settings))
-        with sides.changes(PlanOptions(groups=(group,)), 100) as (notifier, legacy_groups):
+        with sides.changes(PlanOptions(groups=(group,))) as (notifier, legacy_groups):
             mirror = mirror_of(source, target, group, notifier)
             mirror.legacy_groups = legacy_groups
             yield mirror
@@ -136,14 +124,14 @@ def test_a_group_to_which_other_clients_commit_in_kafka_is_rejected(kafka, zk, b
     zk.commit(unique, {tp: OffsetAndMetadata(50)})
     broker.commit(unique, {tp: OffsetAndMetadata(1)})
 
-    class BusyGroup(SystemClock):
-        """A clock during whose sleep another client commits, as an old consumer with dual commit would."""
+    class BusyGroup(SilentSource):
+        """During each wait, another client commits, as an old consumer with dual commit would."""
 
-        def sleep(self, seconds: float) -> None:
+        def wait(self, timeout_s: float) -> set[str]:
             broker.commit(unique, {tp: OffsetAndMetadata(2)})
+            return super().wait(timeout_s)
 
-    mirror = mirror_of(zk, broker, unique)
-    mirror.clock = BusyGroup()
+    mirror = mirror_of(zk, broker, unique, BusyGroup(SystemClock()))
     mirror.run(once=True)
     assert mirror.groups[unique].state.value == "rejected"
     assert "another client commits to this group" in mirror.groups[unique].detail
@@ -327,7 +315,7 @@ def test_the_later_of_two_mirrors_keeps_the_group(kafka, zk, broker, make_topic,
 def test_the_lag_is_reported_if_a_consumer_takes_over_a_group_that_is_behind(kafka, zk, broker, make_topic, unique):
     tp = TopicPartition(topic := make_topic(unique, 1), 0)
     zk.commit(unique, {tp: OffsetAndMetadata(5)})
-    mirror = mirror_of(zk, broker, unique, Polling(3600))
+    mirror = mirror_of(zk, broker, unique)
     with running(mirror, idle_s=3600):
         wait_for(lambda: offsets_of(broker, unique) == {0: 5}, "the first copy")
         zk.commit(unique, {tp: OffsetAndMetadata(25)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,8 +20,8 @@ from offsetmgr import KafkaCluster, OffsetAndMetadata, PlanOptions, TopicPartiti
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.migration.mirror import Mirror, MirrorStatus, PollingNotifier
-from offsetmgr.migration.translated_offsets import OffsetTranslator
+from offsetmgr.migration.mirror import Mirror, MirrorStatus, SilentSource
+from offsetmgr.migration.translated_offsets import OffsetTranslator, OwnOffsets
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.translation.translator import PositionTranslator, Translations
 
@@ -51,7 +50,8 @@ class Mirrored:
         try:
             yield found
             process.send_signal(signal.SIGINT)
-            found += json.loads(finish(process, code).stdout)
+            self.ended = finish(process, code)
+            found += json.loads(self.ended.stdout) if "table" not in words else []
         finally:
             if process.poll() is None:
                 process.kill()
@@ -155,31 +155,39 @@ def test_an_offset_that_the_mirror_did_not_write_stops_its_group(mirrored: Mirro
     (row,) = found
     assert (row["group"], row["state"]) == (written, "rejected")
     assert row["detail"] == (
-        f"{topic}-0 was at 10 in the target, and is at 70, which the mirror did not write: another client commits to "
+        f"{topic}-0 was at 10 in the target, and is at 70, which is not the mirror's own offset: another client uses "
         f"this group, such as a consumer, or MirrorMaker with sync.group.offsets.enabled=true; if the group does not "
-        f"live in the target, stop that client and start the mirror again"
+        f"live in the target, stop that client, delete the group's offsets there, and start the mirror again"
     )
 
 
-def test_offsets_that_the_target_has_at_the_start(mirrored: Mirrored, unique: str) -> None:
-    # Given a group that is behind in the target, and one that is ahead in a partition
-    topic = mirrored.clusters.topic(unique, 2)
-    for partition in (0, 1):
-        mirrored.clusters.copy(topic, partition=partition)
-    behind, ahead = f"{unique}-behind", f"{unique}-ahead"
-    mirrored.clusters.commit(behind, topic, {0: 50, 1: 50}, {0: 20, 1: 50})
-    mirrored.clusters.commit(ahead, topic, {0: 50, 1: 50}, {0: 20, 1: 53})
-    # Then only the first one is moved forward
-    (row,) = mirrored.once(f"{unique}-*", code=1)
-    assert (mirrored.at(behind), mirrored.at(ahead)) == ({0: 50, 1: 50}, {0: 20, 1: 53})
-    assert (row["group"], row["state"]) == (ahead, "rejected")
-    assert row["detail"].startswith(
-        f"{topic}-1 is at 53 in the target, 3 offsets ahead of the group in the source, which"
-    )
-    assert row["detail"].endswith("; --if-ahead keep mirrors the other partitions")
-    # And the user can keep what is ahead
-    mirrored.once(ahead, "--if-ahead", "keep")
-    assert mirrored.at(ahead) == {0: 50, 1: 53}
+def test_offsets_that_the_target_has_at_the_start(mirrored: Mirrored, unique: str, tmp_path: Path) -> None:
+    # Given groups that were mirrored, and one that was not
+    topic = mirrored.clusters.topic(unique)
+    mirrored.clusters.copy(topic)
+    groups = [f"{unique}-{name}" for name in ("ahead", "behind", "ours", "unknown")]
+    for group in groups[:3]:
+        mirrored.clusters.commit(group, topic, {0: 50})
+    mirrored.once(f"{unique}-*")
+    # When other clients commit at B while no mirror runs
+    others = {groups[0]: 60, groups[1]: 20, groups[3]: 20}
+    for group, offset in others.items():
+        commit(mirrored.b, group, topic, {0: offset}, allow_rewind=True)
+    for group in groups:
+        mirrored.clusters.commit(group, topic, {0: 70})
+    # Then their offsets stay, and only the other group is followed
+    found = {row["group"]: row["detail"] for row in mirrored.once(f"{unique}-*", code=1)}
+    assert {group: mirrored.at(group)[0] for group in groups} == {**others, groups[2]: 70}
+    for group, place in zip(others, ("and is at 60", "and is at 20", "is at 20 in the target"), strict=True):
+        assert f"{place}, which is not the mirror's own offset: another client uses" in found.pop(group)
+    assert not found
+    # And the offset of a plan is known
+    plan, sides = str(tmp_path / "plan"), mirrored.arguments(groups[3])[3:9]
+    command("migrate", "plan", *sides, "--group", groups[3], "-o", plan)
+    command("migrate", "apply", plan, "--yes")
+    mirrored.clusters.commit(groups[3], topic, {0: 80})
+    mirrored.once(groups[3])
+    assert mirrored.at(groups[3]) == {0: 80}
 
 
 def test_a_consumer_that_starts_in_the_target_continues_at_the_same_record(mirrored: Mirrored, unique: str) -> None:
@@ -189,7 +197,7 @@ def test_a_consumer_that_starts_in_the_target_continues_at_the_same_record(mirro
     other = f"{unique}-other"
     for group in (unique, other):
         mirrored.clusters.commit(group, topic, {0: 50})
-    with mirrored.following(f"{unique}*", code=None) as found:
+    with mirrored.following(f"{unique}*", "--format", "table", code=None):
         until(lambda: [mirrored.at(group) for group in (unique, other)] == [{0: 57}] * 2)
         # When a consumer of the group comes and goes between two rounds
         with consuming(mirrored.clusters.b, unique, topic) as (_, value):
@@ -198,19 +206,22 @@ def test_a_consumer_that_starts_in_the_target_continues_at_the_same_record(mirro
         for group in (unique, other):
             mirrored.clusters.commit(group, topic, {0: 60})
         until(lambda: mirrored.at(other) == {0: 67})
-    assert [(row["group"], row["state"]) for row in found] == [(unique, "taken")]
-    assert mirrored.at(unique) == {0: 57}
-    # And a mirror that is started while the consumer is there refuses the group
-    with consuming(mirrored.clusters.b, unique, topic):
-        (row,) = mirrored.once(unique, code=1)
+    assert mirrored.ended.stdout.splitlines()[1].split()[:3] == [unique, unique, "taken"]
+    assert f"warning: group {unique} is taken: " in mirrored.ended.stderr
+    # And a mirror that is started while a consumer is there refuses the group, and later ones do
+    with consuming(mirrored.clusters.b, other, topic):
+        (row,) = mirrored.once(other, code=1)
         assert (row["state"], "the group has members in the target" in row["detail"]) == ("rejected", True)
+    mirrored.clusters.commit(other, topic, {0: 70})
+    assert [row["state"] for row in mirrored.once(f"{unique}*", code=1)] == ["rejected"] * 2
+    assert [mirrored.at(group) for group in (unique, other)] == [{0: 57}, {0: 67}]
 
 
 def test_a_killed_mirror_goes_on_and_its_copy_can_be_undone(mirrored: Mirrored, unique: str, tmp_path: Path) -> None:
     topic = mirrored.clusters.topic(unique)
     mirrored.clusters.foreign(topic, 7)
     mirrored.clusters.copy(topic)
-    mirrored.clusters.commit(unique, topic, {0: 50}, {0: 3})
+    mirrored.clusters.commit(unique, topic, {0: 50})
     killed = start_command(*mirrored.arguments(unique))
     until(lambda: mirrored.at(unique) == {0: 57})
     killed.kill()
@@ -282,9 +293,10 @@ def test_hundreds_of_groups_share_what_is_read_and_only_positions_that_moved_are
         at = {group: number % 4 * 10 for number, group in enumerate(groups)}
         list(a.edit(GroupEdit(group, {tp: Change(OffsetAndMetadata(offset))}) for group, offset in at.items()))
         translator, clock = PositionTranslator(logs[0], logs[1], TranslationRules(), read.append), SystemClock()
-        mirror = Mirror(a, b, PlanOptions(groups=(f"{unique}-*",)), PollingNotifier(clock, math.inf), clock)
+        mirror = Mirror(a, b, PlanOptions(groups=(f"{unique}-*",)), SilentSource(clock), clock)
         mirror.settle_s = mirror.idle_s = 0.2
-        mirror.translator = OffsetTranslator(Translations(translator, TranslationRules()), mirror.options, clock)
+        translations, written = Translations(translator, TranslationRules()), OwnOffsets(a, b, clock)
+        mirror.translator = OffsetTranslator(translations, mirror.options, clock, written)
 
         def report(status: MirrorStatus) -> None:
             rounds.append((status.copied, len(read)))
