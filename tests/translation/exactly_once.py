@@ -242,6 +242,7 @@ class Copier(Transactional):
         known = self._group.committed([Position(self._source, number) for number in range(PARTITIONS)], TIMEOUT_S)
         self._consumer.assign([Position(one.topic, one.partition, max(one.offset, 0)) for one in known])
 
+
 class Kept(Worker):
     """Runs a job or copier in a process of its own, kills the process if it hangs, and starts the next one."""
 
