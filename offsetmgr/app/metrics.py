@@ -152,8 +152,7 @@ def readiness_samples(checked: Readiness) -> Iterator[Sample]:
     it."""
     prefix, sides = "offsetmgr_readiness_", {"source": checked.source, "target": checked.target}
     for one in checked.groups:
-        numbers = {"repeats": one.repeats, "skips": one.skips, "absent": one.absent, "unknown": one.unknown}
-        yield from _known(f"{prefix}group_", {**sides, "group_id": one.name}, **numbers)
+        yield from _known(f"{prefix}group_", {**sides, "group_id": one.name}, **one.numbers)
     known = {"only_source": checked.only_source, "unknown_partitions": checked.unknown_partitions}
     began_s, current = checked.checked_at_ms / 1000, int(checked.silent is None)
     yield from _known(prefix, sides, **known, current=current, timestamp_seconds=began_s)

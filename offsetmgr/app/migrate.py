@@ -839,14 +839,13 @@ def readiness(
     directory. If a cluster does not respond, returns the saved one, with the error as ``silent``; without one, raises
     the error, with the reason as its hint (`Unreachable`, `TimedOut`). Raises the errors of `diff_translated`."""
     from offsetmgr.app.offsets import diff_translated
-    from offsetmgr.app.readiness import living_in_target
+    from offsetmgr.app.readiness import chosen_by, found_in_target
     from offsetmgr.translation.readiness import LastReadiness, Readiness
 
     uris = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
     configs, began_ms = sides and sides[:2], SystemClock().now_ms()
     rules = (rules or TranslationRules())._replace(lost=True)
-    named = {"rename": tuple(f"{old}={new}" for old, new in rename.items()), "rename_topic": rules.topics}
-    arguments = {**selection.arguments, "topic": tuple(topics.texts), **named, "accept": rules.accepts}
+    arguments = chosen_by(selection, topics, rules, rename)
     last = LastReadiness(state_directory() / "readiness", uris, arguments)
     stores = SourceAndTarget(connections, *uris, configs)
     origins, silent = stores.origins()
@@ -857,8 +856,8 @@ def readiness(
     failure: OffsetMgrError | None = None
     try:
         found = diff_translated(connections, *uris, selection, topics, rules=rules, rename=rename, sides=configs)
-        living = living_in_target(stores, rename, found)
-        checked = checked.of(found.of_groups, found.lacking, found.errors, living)
+        living, foreign = found_in_target(stores, rename, found)
+        checked = checked.of(found.of_groups, found.lacking, found.errors, living, foreign)
     except (Unreachable, TimedOut) as error:
         failure = error
     if not checked.is_complete:

@@ -1,4 +1,4 @@
-"""Finds the groups that live in the target already, for `offsetmgr.app.migrate.readiness`."""
+"""The choice of groups, and evidence about them in the target, for `offsetmgr.app.migrate.readiness`."""
 
 from __future__ import annotations
 
@@ -6,45 +6,52 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from offsetmgr.app.connections import SourceAndTarget
+from offsetmgr.core.advice import Argument
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.log_origin import TranslationRules
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.translation.comparison import PositionDifference
 from offsetmgr.translation.readiness import GroupReadiness as GroupReadiness
 from offsetmgr.translation.readiness import Readiness as Readiness
 
 
-def living_in_target(
+def chosen_by(
+    selection: GroupSelection, topics: TopicSelection, rules: TranslationRules, rename: Mapping[str, str]
+) -> dict[str, Argument]:
+    """Returns the arguments of a further call for the same check, whatever the order of the given names is."""
+    renames = tuple(f"{old}={new}" for old, new in rename.items())
+    named = {**selection.arguments, "topic": tuple(topics.texts), "rename": renames, "accept": rules.accepts}
+    arguments = {name: tuple(sorted(one)) if isinstance(one, tuple) else one for name, one in named.items()}
+    return {**arguments, "rename_topic": rules.topics}  # the first rule that matches counts
+
+
+def found_in_target(
     stores: SourceAndTarget, rename: Mapping[str, str], found: Iterable[PositionDifference]
-) -> dict[str, str]:
-    """Returns the groups that consume in the target already, each with the evidence. Such a group is not known to be
-    behind there, and has no members in the source. It has members in the target, or its offset there has moved on from
-    the one that offsetmgr wrote, while the source's stood still."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the groups that have members in the target, and none in the source, and are not known to be behind
+    there, each with its members. Then the groups with an offset there other than a plan wrote, each with the first of
+    these offsets. The source still holds the offset that was translated, so a mirror has no reason to write another."""
     from offsetmgr.migration.copied_offsets import CopiedOffsets, transferred_steps
     from offsetmgr.migration.cutover_gates import members_text
 
     copies = CopiedOffsets(stores.source, stores.target)
     copied = cache(lambda group: copies.of(group, rename.get(group, group), transferred_steps))
-    ahead, moved_in_source = dict[str, str](), set[str]()
+    ahead, living, foreign = dict[str, str](), dict[str, str](), dict[str, str]()
     for one in found:
-        if one.target is None or one.from_offset is None or one.to_offset is None or one.skips == 0:
+        if one.target is None or one.from_offset is None or one.to_offset is None:
             continue
-        evidence = ahead.setdefault(one.group, "")
-        if (copy := copied(one.group).get(one.target)) is None:
-            continue
-        planned, written = copy.offsets
-        if one.from_offset != planned:
-            moved_in_source.add(one.group)
-        elif one.to_offset > written and not evidence:
-            wrote = f"offsetmgr wrote {written} to {one.target} there, which is at {one.to_offset} now"
-            ahead[one.group] = f"{wrote}, and the source still holds {planned}"
-    if not (ahead and all(store.uri.startswith("kafka:") for store in (stores.source, stores.target))):
-        return {}
-    source, target = stores.clusters()
-    here, there = source.describe_groups(ahead), target.describe_groups(rename.get(name, name) for name in ahead)
-    living = {}
-    for name, evidence in ahead.items():
-        in_source, in_target = here[name], there[rename.get(name, name)]
-        if isinstance(in_source, OffsetMgrError) or isinstance(in_target, OffsetMgrError) or not in_source.idle:
-            continue
-        if text := members_text(in_target) or evidence * (name not in moved_in_source):
-            living[name] = text
-    return living
+        if one.skips != 0:
+            ahead[one.group] = rename.get(one.group, one.group)
+        copy = copied(one.group).get(one.target)
+        if copy is not None and one.from_offset == copy.offsets[0] and one.to_offset != copy.offsets[1]:
+            wrote = f"a plan wrote {copy.offsets[1]} to {one.target} there, which is at {one.to_offset} now"
+            foreign.setdefault(one.group, f"{wrote}: another command, or a consumer that ran there, wrote that")
+    if ahead and all(store.uri.startswith("kafka:") for store in (stores.source, stores.target)):
+        source, target = stores.clusters()
+        here, there = source.describe_groups(ahead), target.describe_groups(ahead.values())
+        for name, renamed in ahead.items():
+            in_source, in_target = here[name], there[renamed]
+            idle = not isinstance(in_source, OffsetMgrError) and in_source.idle
+            if idle and not isinstance(in_target, OffsetMgrError) and in_target.members:
+                living[name] = members_text(in_target)
+    return living, foreign

@@ -74,7 +74,7 @@ def readiness_command(
     offset there its consumers start by auto.offset.reset. Records that only --from holds would be lost.
 
     The exit code is 0 only if every position is known, no group skips records or has no offset, and the other numbers
-    are within the given bounds. A group that already consumes at --to is named, and counts as ready. If a cluster does
+    are within the given bounds. A group that has members only at --to is named, and counts as ready. If a cluster does
     not respond, the command shows the last complete check with the same options, and its age; the exit code is 1. In
     JSON and CSV, the last row has the sums, and no group.
     """
@@ -110,16 +110,8 @@ def _readiness_rows(
     checked: Readiness, shown: Iterable[tuple[str | None, GroupReadiness]]
 ) -> Iterator[tuple[Any, ...]]:
     age_ms = max(SystemClock().now_ms() - checked.checked_at_ms, 0)
+    state = (checked.silent is None, checked.checked_at_ms, age_ms)
     for name, one in shown:
-        numbers = (one.partitions, one.repeats, one.skips, one.absent, one.unknown, one.reasons_text or None)
+        numbers = (one.partitions, *one.numbers.values(), one.reasons_text or None)
         lost = (checked.only_source, checked.unknown_partitions) if name is None else (None, None)
-        yield (
-            name,
-            *numbers,
-            *lost,
-            checked.silent is None,
-            checked.checked_at_ms,
-            age_ms,
-            one.why or None,
-            one.lives or None,
-        )
+        yield (name, *numbers, *lost, *state, one.why or None, one.lives or None)

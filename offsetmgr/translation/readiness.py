@@ -39,8 +39,9 @@ class GroupReadiness(NamedTuple):
 
     It ``repeats`` and ``skips`` this number of records; both count only positions that are known. In ``absent``
     partitions it has no offset there, so that ``auto.offset.reset`` decides. ``reasons`` has the number of positions
-    that are not known, by reason, and ``why`` describes the first of them. ``lives`` is the evidence that the group
-    consumes in the target already. Then the loss of the source changes nothing for it, and the numbers are 0.
+    that are not known, by reason. ``why`` describes the first of them, and the first offset in the target other
+    than a plan wrote. ``lives`` names the members of the group in the target, if only the target has members.
+    Then the loss of the source changes nothing for it, and nothing is counted.
     """
 
     name: str
@@ -53,14 +54,21 @@ class GroupReadiness(NamedTuple):
     lives: str = ""
 
     @classmethod
-    def of(cls, name: str, counts: PositionCounts, lives: str = "") -> GroupReadiness:
+    def of(cls, name: str, counts: PositionCounts, lives: str = "", foreign: str = "") -> GroupReadiness:
         if lives:
             return cls(name, counts.total, lives=lives)
         others = {ONLY_TO: counts.only_to, "outside the log": counts.elsewhere}
         others |= {verdict: found.partitions for verdict, found in counts.unsure_skips.items()}
         reasons = counts.unknown + Counter(others)
         skips = counts.skipped + sum(found.least for found in counts.unsure_skips.values())
-        return cls(name, counts.total, counts.repeated, skips, counts.only_from, reasons, counts.first_unknown)
+        why = "; ".join(filter(None, (counts.first_unknown, foreign)))
+        return cls(name, counts.total, counts.repeated, skips, counts.only_from, reasons, why)
+
+    @property
+    def numbers(self) -> dict[str, int | None]:
+        """The numbers of records and of positions by name; None if they were not counted."""
+        names = ("repeats", "skips", "absent", "unknown")
+        return {name: None if self.lives else getattr(self, name) for name in names}
 
     @property
     def unknown(self) -> int:
@@ -109,12 +117,13 @@ class Readiness:
         lacking: Mapping[TopicPartition, int | None],
         errors: Sequence[OffsetMgrError],
         living: Mapping[str, str] = MappingProxyType({}),
+        foreign: Mapping[str, str] = MappingProxyType({}),
     ) -> Readiness:
         """Returns the check of a comparison. A group with offsets only in the target does not need the source. The
-        groups ``living`` consume in the target, each with the evidence. Raises the first of the errors if no other
-        group is left."""
+        groups ``living`` have members only in the target, which the text names. Those in ``foreign`` have an offset
+        there other than a plan wrote. Raises the first of the errors if no other group is left."""
         both = ((name, one) for name, one in counts.items() if one.total > one.only_to)
-        groups = tuple(GroupReadiness.of(name, one, living.get(name, "")) for name, one in both)
+        groups = tuple(GroupReadiness.of(name, one, living.get(name, ""), foreign.get(name, "")) for name, one in both)
         if not groups:
             why = "no selected group has an offset in the source"
             raise next(iter(errors), OffsetMgrError("nothing to check", why))
@@ -158,7 +167,8 @@ class Readiness:
         living = [f"{one.name} ({one.lives})" for one in groups if one.lives]
         total = len(groups) - len(living) + self.more_groups
         right = sum(one.is_ready() for one in groups) - len(living) + self.more_groups
-        yield f"  {right:,} of {count_of(total, 'group')} would resume at the right record"
+        if total:
+            yield f"  {right:,} of {count_of(total, 'group')} would resume at the right record"
         if living:
             live = f"{count_of(len(living), 'group')} already live{'s' * (len(living) == 1)} in the target"
             yield f"  {live}: {list_of(living, _MAX_NAMED)}"

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
 from conftest import MakeTopic
 from in_process import Output, command, rows
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from two_clusters import RECORDS, TwoClusters
+from two_clusters import RECORDS, TwoClusters, consuming
 
 from offsetmgr.app import migrate
 from offsetmgr.app.connections import connect
@@ -115,36 +114,32 @@ def test_each_group_has_the_records_that_it_would_repeat_and_skip(clusters: TwoC
 
 
 @pytest.mark.servers
-def test_a_group_that_consumes_in_the_target_skips_nothing(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
-    # Given a group that offsetmgr has moved, and one that may have members
-    topic, plan = clusters.topic(f"{unique}-t"), tmp_path / "plan"
+def test_only_a_group_with_members_lives_in_the_target(clusters: TwoClusters, unique: str, tmp_path: Path) -> None:
+    # Given a group that offsetmgr has moved, without its partition 1, and one that may have members
+    topic, plan = clusters.topic(f"{unique}-t", 2), tmp_path / "plan"
     clusters.foreign(topic, 7)
     clusters.copy(topic)
+    clusters.copy(topic, partition=1)
     moved, member = f"{unique}-a", f"{unique}-b"
     clusters.commit(moved, topic, {0: 50})
     command("migrate", "plan", moved, *arguments(clusters)[2:], "--translate", "auto", "-o", plan)
     command("migrate", "apply", plan, "--yes")
+    clusters.commit(moved, topic, {1: 50}, {0: 60})
     clusters.commit(member, topic, {0: 50}, {0: 60})
-    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [0, 3]
-    # When both have moved on in the target
-    clusters.commit(moved, topic, {}, {0: 60})
-    consumer = Consumer({"bootstrap.servers": clusters.b, "group.id": member, "enable.auto.commit": False})
-    consumer.subscribe([topic])
-    while not consumer.assignment():
-        consumer.poll(0.1)
-    # Then they are named with the evidence, and the loss of A changes nothing for them
-    assert [one[3] for one in numbers(clusters, f"{unique}-*", code=0)[0]] == [0, 0]
-    lines = shown(check(clusters, f"{unique}-*", code=0).stderr)
-    evidence = f"offsetmgr wrote 57 to {topic}-0 there, which is at 60 now, and the source still holds 50"
-    assert lines[0] == "0 of 0 groups would resume at the right record"
-    assert lines[1].startswith(
-        f"2 groups already live in the target: {moved} ({evidence}), {member} (1 member: rdkafka"
-    )
-    consumer.close()
-    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [0, 3]
-    # and a group that goes on in the source lives there
-    clusters.commit(moved, topic, {0: 52})
-    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [1, 3]
+    with consuming(clusters.b, member, topic):
+        # Then the members are named, and the loss of A changes nothing for them: nothing is counted
+        assert numbers(clusters, f"{unique}-*")[0] == [
+            (moved, 2, 0, 3, 1, 0, None),
+            (member, 1, None, None, None, None, None),
+        ]
+        lines = shown(check(clusters, member, code=0).stderr)
+        assert lines[0].startswith(f"1 group already lives in the target: {member} (1 member: rdkafka")
+        assert f'group_id="{member}"' not in check(clusters, member, "--format", "prometheus", code=0).stdout
+        # and an offset of another writer is named, but its group is checked
+        out, err = check(clusters, f"{unique}-*")
+        assert f"a plan wrote 57 to {topic}-0 there, which is at 60 now: another command, or a consumer" in out
+        assert "1 position without an offset there" in err and "0 of 1 group would resume at the right record" in err
+    assert [one[3] for one in numbers(clusters, f"{unique}-*")[0]] == [3, 3]
 
 
 @pytest.mark.servers
@@ -197,8 +192,10 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
         line = [sys.executable, "-m", "offsetmgr", *arguments(clusters, unique, *bounds, "--format", "csv")]
         both = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         assert [(one.communicate()[0].count("\n"), one.returncode) for one in both] == [(3, 0), (3, 0)]
+        (file,) = state.iterdir()
+        names = (f"{unique}*", unique)
+        numbers(clusters, *names, *bounds, code=0)
         before = numbers(clusters, unique, *bounds, code=0)
-        assert len(list(state.iterdir())) == 1
         # When A is killed
         broker.kill()
     # Then the same command shows the last numbers with their age, and fails
@@ -216,6 +213,8 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
     assert found["offsetmgr_readiness_timestamp_seconds"] == before[1]["checked_at"] / 1000
     assert found["offsetmgr_readiness_current"] == 0 and found["offsetmgr_read_errors"] == 1
     assert found["offsetmgr_readiness_group_repeats"] == 3 and found["offsetmgr_readiness_only_source"] == 5
+    # and the order of the names does not matter
+    assert numbers(clusters, *reversed(names), *bounds)[0] == before[0]
     # and another selection names the command that shows it
     other = check(clusters, "--all-groups").stderr
     assert f"hint: a last known state is saved of other options, of {moment(before[1]['checked_at'])}" in other
@@ -228,7 +227,6 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
     assert f"There are states from kafka://{clusters.a} to kafka://{clusters.b} of " in unknown
     assert f"to show one: offsetmgr migrate readiness --from kafka://{clusters.a}" in unknown
     # and a state of another cluster, a damaged one and one of a newer version are not shown
-    (file,) = state.iterdir()
     content = file.read_bytes()
     monkeypatch.setattr(readiness, "VERSION", 2)
     assert "hint: the last known state in" in (newer := check(clusters, unique).stderr)
@@ -237,7 +235,8 @@ def test_without_the_source_the_last_known_state_is_shown_with_its_age(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file.write_bytes(content[:-9])
     assert "is not JSON: " in (damaged := check(clusters, unique).stderr) and "; delete the file" in damaged
-    file.unlink()
+    for saved in state.iterdir():
+        saved.unlink()
     assert "hint: there is no last known state" in check(clusters, unique).stderr
     assert 'errors{command="migrate readiness"} 1' in check(clusters, unique, "--format", "prometheus").stdout
 
