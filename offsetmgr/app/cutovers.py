@@ -212,8 +212,7 @@ class CutoverRun:
         except (Conflict, GroupActive, JournalError, PlanError) as error:
             return dict.fromkeys(groups, str(error))
         failed = {name: one.failures() for name, one in report.failed.items()}
-        texts = {name: "; ".join(line.strip(" !") for line in lines) for name, lines in failed.items()} | report.closed
-        return texts if report.ok or texts else dict.fromkeys(groups, "not everything was written")
+        return {name: "; ".join(line.strip(" !") for line in lines) for name, lines in failed.items()} | report.closed
 
 
 def _only(groups: Iterable[str]) -> GroupSelection:

@@ -277,7 +277,7 @@ class Cutover:
         try:
             return step(name)
         except (JournalError, PlanError, UnknownVersion) as error:
-            return ClosedGate(Gate.WRITTEN, str(error), error.hint or "run the same command again")
+            return ClosedGate(Gate.WRITTEN, str(error), "restore this file from a copy, and run the command again")
 
     def _undo(self, names: Sequence[str]) -> dict[str, ClosedGate | None]:
         """Takes groups back, so that they begin again. Returns why it did not. Until the last save, the journal of
@@ -285,13 +285,11 @@ class Cutover:
         found = {name: self._unless_damaged(self._keeps, name) for name in names}
         taken = [name for name in names if not found[name]]
         begun = ((self._plan(saved), name) for name in taken if self._has_begun(name, saved := self.state.groups[name]))
-        problems: dict[str, str] = {}
         for path, planned in by_key(begun).items():
-            problems |= self._actions.undo(path, planned)
-        self._open_plan.cache_clear()
-        why = partial(self._unless_damaged, lambda name: self._not_undone(name, problems[name]))
-        found |= {name: why(name) for name in problems}
-        taken = [name for name in taken if name not in problems]
+            problems = self._actions.undo(path, planned)
+            self._open_plan.cache_clear()
+            found |= {name: self._unless_damaged(partial(self._undone, problems), name) for name in planned}
+        taken = [name for name in taken if not found[name]]
         if not self._execute:
             then = Advice("add {execute=True} to take it back")
             return found | dict.fromkeys(taken, ClosedGate(Gate.WRITTEN, "a dry run takes nothing back", then))
@@ -311,10 +309,20 @@ class Cutover:
         there, saved = self._target_name(name), self.state.groups[name]
         if not self._has_begun(name, saved) and saved.step < Gate.WRITTEN:
             return None
+        if self._plan(saved).exists() and not (journal := journal_path(self._plan(saved))).exists():
+            raise JournalError(str(journal), "is missing, so what the target held before is not known")
         text = gates.members_text(self._target.describe([there])[there]) or self._changed_equal(name)
-        return self._not_undone(name, f"at the target, {text}") if text else None
+        return self._undone({name: f"at the target, {text}"}, name) if text else None
 
-    def _not_undone(self, name: str, problem: str) -> ClosedGate:
+    def _undone(self, problems: Mapping[str, str], name: str) -> ClosedGate | None:
+        """Returns why a group is not taken back after a run of undo, whose journal tells what was restored."""
+        if (problem := problems.get(name)) is None:
+            journal = self._open_plan(self._plan(self.state.groups[name]))[1]
+            if not self._execute or name in journal.undo.done:
+                return None
+            return ClosedGate(
+                Gate.WRITTEN, "the run was stopped before it was taken back", "run the same command again"
+            )
         then = "stop its consumers, and run it again; if they have consumed at the target, swap both clusters, "
         then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset back", str(self._path))
         if self._is_undone(name, self.state.groups[name]):
@@ -670,28 +678,31 @@ class Cutover:
 
     def _write(self, groups: Mapping[str, GroupObservation]) -> dict[str, ClosedGate | None]:
         """Plans groups, and applies the plans to those that have not moved in the source meanwhile."""
-        found: dict[str, ClosedGate | None] = {}
-        copies = {name: any(map(self._is_back, one.topics)) for name, one in groups.items()}
-        kinds = by_key(((copies[name], self._rewinds(one)), name) for name, one in groups.items())
-        for (back, rewinds), names in kinds.items():
-            path = self._plan_path()
+        found = self._changed(groups.values())
+        left = [one for name, one in groups.items() if name not in found]
+        kinds = by_key(((any(map(self._is_back, one.topics)), self._rewinds(one)), one) for one in left)
+        for (back, rewinds), planned in kinds.items():
+            names, path = [one.name for one in planned], self._plan_path()
             plans = self._actions.plan(names, path, back, rewinds)
-            now = {one.name: one for one in self._source.store.scan(names)}
-            described = self._source.describe(names)
+            found |= {plan.name: gate for plan in plans if (gate := gates.planned(plan, groups[plan.name]))}
+            found |= self._changed(planned)
             for plan in plans:
-                one = groups[plan.name]
-                gate = gates.planned(plan, one) or gates.changed(one, now[plan.name], described[plan.name])
-                if gate is None:
-                    self._set_plan(one, plan, path.name)
-                else:
-                    found[plan.name] = gate
+                if plan.name not in found:
+                    self._set_plan(groups[plan.name], plan, path.name)
             if found.keys() >= {*names}:
                 path.unlink()
-        if not (planned := [name for name in groups if name not in found]):
+        if not (sure := [name for name in groups if name not in found]):
             return found
         self._save()
-        self._tell_first(planned, str(self._path.absolute()))
-        return found | self._apply(planned)
+        self._tell_first(sure, str(self._path.absolute()))
+        return found | self._apply(sure)
+
+    def _changed(self, groups: Collection[GroupObservation]) -> dict[str, ClosedGate | None]:
+        """Returns the gates of the groups that have changed at the source since they were observed."""
+        names = [one.name for one in groups]
+        now, described = {one.name: one for one in self._source.store.scan(names)}, self._source.describe(names)
+        found = {one.name: gates.changed(one, now[one.name], described[one.name]) for one in groups}
+        return {name: gate for name, gate in found.items() if gate}
 
     def _set_plan(self, one: GroupObservation, plan: GroupPlan, name: str) -> None:
         """Records the plan of a group, which is in the file ``name``."""
@@ -730,6 +741,8 @@ class Cutover:
         if not texts or Verdict.MISSING in self.options.rules.accepts:
             return None
         then = Advice("to skip these records, add {accept=missing}")
+        if self._left_out[one.name] is None:
+            then = Advice("restore this file from a copy; to go back without it, add {accept=missing}")
         return ClosedGate(Gate.TRANSLATED, Advice.joined(texts[:3]), then)
 
     def _apply(self, names: Sequence[str]) -> dict[str, ClosedGate | None]:
@@ -766,7 +779,7 @@ class Cutover:
         was killed there."""
         saved = self._groups[name]
         if self._is_undone(name, saved):
-            return ClosedGate(Gate.WRITTEN, "its undo has begun, and not ended", Advice("add {undo=True}"), False)
+            return ClosedGate(Gate.WRITTEN, "an undo or rollback of it has begun", Advice("add {undo=True}"), False)
         if saved.step != Gate.TRANSLATED:
             return None
         if not self._execute:

@@ -186,10 +186,15 @@ def ready(one: GroupObservation, other_writer: str, max_behind: int, interval_s:
     if text := members_text(one.members[1]):
         return closed(f"at the target, {text}", f"stop the consumers of group {one.target_name} at the target")
     if other_writer:
-        then = "stop what commits there, such as MirrorMaker 2 with sync.group.offsets.enabled"
-        then = f"{then}; the gate opens {QUIET_INTERVALS * interval_s:g} s after its last commit"
-        return closed(f"another program commits at the target: {other_writer}", then)
+        gate = _other_program(other_writer)
+        opens = f"the gate opens {QUIET_INTERVALS * interval_s:g} s after its last commit"
+        return gate._replace(next=f"{gate.next}; {opens}")
     return _behind(one, max_behind)
+
+
+def _other_program(change: str) -> ClosedGate:
+    then = "stop what commits there, such as MirrorMaker 2 with sync.group.offsets.enabled"
+    return ClosedGate(Gate.READY, f"another program commits at the target: {change}", then)
 
 
 def difference(earlier: Positions, now: Positions) -> str:
@@ -407,8 +412,12 @@ def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int
 
 def planned(plan: GroupPlan, one: GroupObservation) -> ClosedGate | None:
     """Returns why the plan of a group must not be applied."""
-    kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
+    held = {str(step.tp): step.target.offset for step in plan.steps if step.target}
+    steps = {str(step.tp) for step in plan.steps}
+    if text := difference({tp: at for tp, at in one.target.positions.items() if tp in steps}, held):
+        return _other_program(text)
     problems: list[str] = [plan.error] if plan.error else []
+    kept = Action.KEEP_NEWER, Action.REFUSE_REWIND
     problems += [f"{step.tp}: {step.note}" for step in plan.steps if step.after is None or step.action in kept]
     worse = (step for step in plan.steps if _is_worse(step, one))
     problems += [f"{step.tp}: fewer records would follow than was shown; run the command again" for step in worse]
@@ -418,8 +427,9 @@ def planned(plan: GroupPlan, one: GroupObservation) -> ClosedGate | None:
 
 def changed(one: GroupObservation, now: GroupOffsets, described: MemberAnswer) -> ClosedGate | None:
     """Returns what a group has done at the source since it was observed."""
-    if text := members_text(described) or error_of(now) or Reads(one.source.now, now).changed():
-        then = f"stop the consumers of group {one.name}"
+    moved = difference(one.source.positions, Reads(now, now).positions)
+    if text := members_text(described) or error_of(now) or moved:
+        then = f"stop what commits for group {one.name} at the source, and run the command again"
         return ClosedGate(Gate.STOPPED, f"while it was translated: {text}", then)
     return None
 

@@ -25,6 +25,7 @@ from test_kinds_of_groups import program
 from two_clusters import RECORDS, TwoClusters
 
 from offsetmgr.migration.cutover import Cutover
+from offsetmgr.migration.journaled_writer import JournaledWriter
 
 pytestmark = pytest.mark.servers
 DRY = "a dry run writes nothing"
@@ -349,7 +350,7 @@ def test_a_written_group_must_not_go_on_at_the_source(
     aside.rename(plan)
     # Also after a rollback of the plan
     command("migrate", "rollback", plan, "--yes")
-    assert operator.run() == ("4 written", "its undo has begun, and not ended")
+    assert operator.run() == ("4 written", "an undo or rollback of it has begun")
     assert operator.look("--undo", "--execute", code=0) == {group: ("taken back", "")}
     assert committed(f"kafka://{clusters.b}", group) == {}
     operator.run()
@@ -385,6 +386,11 @@ def test_an_undo_restores_all_offsets_or_none(
     with consumer(clusters.b, unique, topic, 0):
         assert operator.look("--undo", "--execute")[unique][1].startswith("at the target, 1 member: rdkafka")
     assert operator.run()[0] == "5 started at the target"
+    # Given an undo that is stopped before it begins with the group
+    with monkeypatch.context() as patched:
+        patched.setattr(JournaledWriter, "_batches", lambda self, _: setattr(self, "_stopped_early", True) or ())
+        commit(b, unique, topic, {0: 50}, allow_rewind=True)
+        assert operator.look("--undo", "--execute")[unique][1] == "the run was stopped before it was taken back"
     # Given another program that commits before the write, to one partition, and then to both
     for offsets in ({1: 5}, {0: 5, 1: 5}):
         commit(b, unique, topic, {0: 50}, allow_rewind=True)
