@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import ClassVar, Final, Self, TypedDict, Unpack
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.sandbox import jars, ports
-from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
+from offsetmgr.sandbox import ports
+from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.sandbox.port_server import ListeningServer
-from offsetmgr.sandbox.process import log_tail, properties
+from offsetmgr.sandbox.process import log_tail
 from offsetmgr.sandbox.process_ref import wait_until
 
 BROKER_JVM: Final = ("-Xmx512m", *QUICK_START)
@@ -103,16 +103,10 @@ class _Broker(ListeningServer):
         """``127.0.0.1:PORT``."""
         return f"{ports.HOST}:{self.port}"
 
-    def _settings_file(self, settings: Mapping[str, object]) -> Path:
-        """Writes the properties of the broker. Returns the file."""
-        file = self.directory / "server.properties"
+    def _server_properties(self, settings: Mapping[str, object]) -> str:
+        """Writes the properties of the broker. Returns the path of the file."""
         all_settings = {**_COMMON, "log.dirs": self.directory / "data", **settings, **self.config}
-        file.write_text(properties(list(all_settings.items())), encoding="utf-8")
-        return file
-
-    def _java(self, main: str, *arguments: str) -> list[str]:
-        flags = (*self.jvm, *LOG4J_FLAGS)
-        return java_command(map(jars.resolve, self.RELEASES[self.version]), main, arguments, jvm=flags)
+        return self._settings_file("server.properties", all_settings)
 
     def _is_ready(self) -> bool:
         """Returns whether the broker has logged its start, responds to a Metadata request, and can serve all topics
@@ -178,7 +172,7 @@ class KafkaBroker(_Broker):
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
         }
-        return self._java("kafka.Kafka", str(self._settings_file(settings)))
+        return self._java(BROKER_JARS[self.version], "kafka.Kafka", self._server_properties(settings))
 
 
 class KraftBroker(_Broker):
@@ -213,16 +207,16 @@ class KraftBroker(_Broker):
             "share.coordinator.state.topic.min.isr": 1,
             "metadata.max.idle.interval.ms": 10_000,  # an idle controller writes twice a second by default
         }
-        file = str(self._settings_file(settings))
+        jar_sets, file = KRAFT_JARS[self.version], self._server_properties(settings)
         if not (self.directory / "data" / "meta.properties").exists():
             arguments = ("format", "--cluster-id", _cluster_id(), "--config", file)
-            tool = self._java("kafka.tools.StorageTool", *arguments)
+            tool = self._java(jar_sets, "kafka.tools.StorageTool", *arguments)
             with self.log_file.open("ab") as log:
                 done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
             if done.returncode != 0:
                 what = f"cannot format {self.directory / 'data'}"
                 raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
-        return self._java("kafka.Kafka", file)
+        return self._java(jar_sets, "kafka.Kafka", file)
 
 
 def _cluster_id() -> str:

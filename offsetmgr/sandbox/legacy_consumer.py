@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.broker import BROKER_JARS
-from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
-from offsetmgr.sandbox.process import ServerProcess, properties
+from offsetmgr.sandbox.java import QUICK_START
+from offsetmgr.sandbox.process import ServerProcess
 
 JARS: Final = {release: sets[0] for release, sets in BROKER_JARS.items() if release < "2"}
 """The releases of Kafka that contain the old consumer, each with its set of jars. Kafka 2.0 removed it."""
@@ -124,14 +123,9 @@ class OldConsumer(ServerProcess):
         return {**own, **(self.extra or {})}
 
     def _command(self) -> list[str]:
-        file = self.directory / "consumer.properties"
-        file.write_text(properties(list(self.settings().items())), encoding="utf-8")
-        return java_command(
-            [jars.resolve(JARS[self.version]), jars.resolve("janino")],
-            "org.codehaus.janino.SimpleCompiler",
-            [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
-            jvm=(*self.jvm, *LOG4J_FLAGS),
-        )
+        file = self._settings_file("consumer.properties", self.settings())
+        arguments = (str(_PROGRAM), "OldConsumerMain", file, self.topic, str(self.streams))
+        return self._java((JARS[self.version], "janino"), "org.codehaus.janino.SimpleCompiler", *arguments)
 
     def _stdout(self) -> Path:
         return self.output_file

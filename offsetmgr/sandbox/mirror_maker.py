@@ -8,9 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from offsetmgr.sandbox import jars
-from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
-from offsetmgr.sandbox.process import ServerProcess, properties
+from offsetmgr.sandbox.java import QUICK_START
+from offsetmgr.sandbox.process import ServerProcess
 
 VERSION: Final = "4.1.1"
 JARS: Final = "mirror-maker"
@@ -82,10 +81,8 @@ class MirrorMaker(ServerProcess):
         }
 
     def _command(self) -> list[str]:
-        file = self.directory / "mm2.properties"
-        file.write_text(properties(list(self.settings().items())), encoding="utf-8")
-        jvm = (*self.jvm, *LOG4J_FLAGS)
-        return java_command([jars.resolve(JARS)], "org.apache.kafka.connect.mirror.MirrorMaker", [str(file)], jvm=jvm)
+        file = self._settings_file("mm2.properties", self.settings())
+        return self._java([JARS], "org.apache.kafka.connect.mirror.MirrorMaker", file)
 
     def _is_ready(self) -> bool:
         return set(_STARTED.findall(self.log_of_this_run())) == {b"Source", b"Checkpoint"}

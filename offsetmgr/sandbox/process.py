@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from offsetmgr.core.errors import SandboxError
+from offsetmgr.sandbox import jars
+from offsetmgr.sandbox.java import LOG4J_FLAGS, java_command
 from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.watchdog import Watchdog
 
@@ -30,6 +32,8 @@ class ServerProcess(ABC):
     name = "server"
     start_timeout_s = 90.0
     stop_timeout_s = 20.0
+    jvm: Sequence[str]
+    """The flags of the JVM."""
 
     def __init__(self, directory: Path | str, *, detached: bool = False) -> None:
         self.directory = Path(directory)
@@ -136,6 +140,18 @@ class ServerProcess(ABC):
             file.seek(self._log_start)
             return file.read()
 
+    def _settings_file(self, name: str, settings: Mapping[str, object]) -> str:
+        """Writes a Java properties file into the server's directory, and returns its path. Java reads such a file as
+        ISO-8859-1, so the escapes of Java replace all characters that are not ASCII."""
+        text = "".join(f"{key}={value}\n" for key, value in settings.items())
+        file = self.directory / name
+        file.write_text(_NOT_ASCII.sub(lambda found: _java_escape(found[0]), text), encoding="utf-8")
+        return str(file)
+
+    def _java(self, jar_sets: Iterable[str], main: str, *arguments: str) -> list[str]:
+        """Returns the command line of a main class of these sets of jars (`jars.SETS`)."""
+        return java_command(map(jars.resolve, jar_sets), main, arguments, jvm=(*self.jvm, *LOG4J_FLAGS))
+
     def _launch(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         command, output = self._command(), self._stdout()
@@ -173,13 +189,6 @@ def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
     written = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     with_errors = [line for line in written if any(word in line for word in ("ERROR", "FATAL", "Exception"))]
     return " | ".join((with_errors or written)[-lines:]) or "its log is empty"
-
-
-def properties(settings: Sequence[tuple[str, object]]) -> str:
-    """Returns the content of a Java properties file. Java reads such a file as ISO-8859-1, so the escapes of Java
-    replace all characters that are not ASCII."""
-    text = "".join(f"{key}={value}\n" for key, value in settings)
-    return _NOT_ASCII.sub(lambda found: _java_escape(found[0]), text)
 
 
 def _java_escape(character: str) -> str:

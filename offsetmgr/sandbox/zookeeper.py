@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.sandbox import jars, ports
-from offsetmgr.sandbox.java import LOG4J_FLAGS, QUICK_START, java_command
+from offsetmgr.sandbox import ports
+from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.sandbox.port_server import ListeningServer
-from offsetmgr.sandbox.process import properties
 
 Version = Literal["3.8", "3.4"]
 JARS: Final[dict[str, str]] = {"3.8": "kafka-3.9", "3.4": "kafka-0.10.2"}
@@ -39,7 +38,9 @@ class ZooKeeperServer(ListeningServer):
             raise SandboxError(f"unknown ZooKeeper version {version!r}", f"known are {', '.join(JARS)}")
         self.version = version
         self.config = dict(config or {})
-        self.jvm = tuple(jvm)
+        # Without this property ZooKeeper 3.4 would register log4j with JMX, which requires classes that Java 17 no
+        # longer has.
+        self.jvm = (*jvm, "-Dzookeeper.jmx.log4j.disable=true")
         self.name = f"ZooKeeper {version}"
 
     @property
@@ -52,28 +53,20 @@ class ZooKeeperServer(ListeningServer):
         return self.directory.absolute() / "data"
 
     def _command(self) -> list[str]:
-        config = self.directory / "zoo.cfg"
-        settings: list[tuple[str, object]] = [
-            ("dataDir", self._data),
-            ("clientPort", self.port),
-            ("clientPortAddress", ports.HOST),
-            ("tickTime", 500),
-            ("minSessionTimeout", 1000),
-            ("maxSessionTimeout", 60_000),
-            ("maxClientCnxns", 0),
-            ("admin.enableServer", "false"),
-            ("4lw.commands.whitelist", "*"),
-            *self.config.items(),
-        ]
-        config.write_text(properties(settings), encoding="utf-8")
-        return java_command(
-            [jars.resolve(JARS[self.version])],
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            [str(config)],
-            # Without this property ZooKeeper 3.4 would register log4j with JMX, which requires classes that Java 17 no
-            # longer has.
-            jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *LOG4J_FLAGS),
-        )
+        settings: dict[str, object] = {
+            "dataDir": self._data,
+            "clientPort": self.port,
+            "clientPortAddress": ports.HOST,
+            "tickTime": 500,
+            "minSessionTimeout": 1000,
+            "maxSessionTimeout": 60_000,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            **self.config,
+        }
+        file = self._settings_file("zoo.cfg", settings)
+        return self._java([JARS[self.version]], "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
 
     def _is_ready(self) -> bool:
         # If another server already listens on the port, the other server may respond before this server reports that
