@@ -307,10 +307,13 @@ class Cutover:
     def _keeps(self, name: str) -> ClosedGate | None:
         """Returns why a group must keep its offsets at the target."""
         there, saved = self._target_name(name), self.state.groups[name]
-        if not self._has_begun(name, saved) and saved.step < Gate.WRITTEN:
-            return None
-        if self._plan(saved).exists() and not (journal := journal_path(self._plan(saved))).exists():
-            raise JournalError(str(journal), "is missing, so what the target held before is not known")
+        plan, journal = self._open_plan(self._plan(saved))
+        if not self._has_begun(name, saved):
+            if saved.step < Gate.WRITTEN:
+                return None
+            if not journal.is_applied(self._planned(plan.path)[name]):
+                why = f"lacks the writes of group {name}, so what the target held before is not known"
+                raise JournalError(str(journal_path(plan.path)), why)
         text = gates.members_text(self._target.describe([there])[there]) or self._changed_equal(name)
         return self._undone({name: f"at the target, {text}"}, name) if text else None
 
@@ -678,6 +681,8 @@ class Cutover:
 
     def _write(self, groups: Mapping[str, GroupObservation]) -> dict[str, ClosedGate | None]:
         """Plans groups, and applies the plans to those that have not moved in the source meanwhile."""
+        if self._first is None:
+            self._refuse_moved()
         found = self._changed(groups.values())
         left = [one for name, one in groups.items() if name not in found]
         kinds = by_key(((any(map(self._is_back, one.topics)), self._rewinds(one)), one) for one in left)
@@ -815,19 +820,15 @@ class Cutover:
         return Reads(found, found).positions
 
     def _steps(self, name: str) -> Sequence[PlanStep]:
-        """Returns the steps of a group's plan; none if the file is gone."""
-        path = self._plan(self.state.groups[name])
-        return self._planned(path)[name].steps if path.exists() else ()
+        """Returns the steps of a group's plan."""
+        return self._planned(self._plan(self.state.groups[name]))[name].steps
 
     def _plan(self, saved: GroupState) -> Path:
         return self._path.parent / saved.plan
 
     def _has_begun(self, name: str, saved: GroupState) -> bool:
-        """Whether a run of apply may have written offsets of the plan. An undo names files that are missing."""
-        plan = self._plan(saved)
-        if not plan.exists() or (saved.step >= Gate.WRITTEN and not journal_path(plan).exists()):
-            return True
-        return name in self._open_plan(plan)[1].apply.written
+        """Whether a run of apply may have written offsets of the plan."""
+        return name in self._open_plan(self._plan(saved))[1].apply.written
 
     def _is_undone(self, name: str, saved: GroupState) -> bool:
         """Whether an undo, or a rollback of the plan, has restored an offset."""

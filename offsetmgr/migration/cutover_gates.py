@@ -385,10 +385,8 @@ def not_started(group: str, members: str = "") -> ClosedGate:
 
 def other_offset(held: Positions, written: Positions) -> str:
     """Names an offset in the target that is not the written one."""
-    others = (
-        f"{tp} is at {held.get(tp)} and not at {at} as written" for tp, at in written.items() if held.get(tp) != at
-    )
-    return next(others, "")
+    others = ((tp, held.get(tp, "no offset"), at) for tp, at in written.items() if held.get(tp) != at)
+    return next((f"{tp} is at {found} and not at {at} as written" for tp, found, at in others), "")
 
 
 def moving(one: GroupObservation, written: Positions, follow: Callable[[str, int], bool]) -> ClosedGate | None:

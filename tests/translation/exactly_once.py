@@ -4,10 +4,9 @@ A job or copier sends each batch in a transaction, together with its position in
 fails, a new producer with the same transactional id ends the transaction, and the worker goes on from the position that
 the brokers know. So it needs no memory of its own, and a lost answer to a commit does no harm.
 
-A worker can hang: after a lost connection, librdkafka's ``send_offsets_to_transaction`` may never return (librdkafka
-issues 5456 and 5511). So each job and copier is a process of its own, and `Kept` kills a process that hangs. Otherwise
-its late TxnOffsetCommit could reach the coordinator during a transaction of the next process. The coordinator of Kafka
-3.9 rejects the old epoch, but also drops the pending offsets, and the transaction then commits only its records.
+After a lost connection, librdkafka's ``send_offsets_to_transaction`` may never return (its issues 5456 and 5511). So
+each job and copier is a process, and `Kept` kills one that hangs. Otherwise its late TxnOffsetCommit could reach the
+coordinator of Kafka 3.9 during the next transaction: it rejects the old epoch, and also drops the pending offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ QUICK: dict[str, Any] = {
 def reader(bootstrap: str, group: str, **settings: Any) -> Consumer:
     """A consumer of committed records that commits nothing by itself."""
     reads = {"isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    # A broker answers only after this time that it has no further record.
     quick = {**QUICK, "fetch.wait.max.ms": 50}
     return Consumer({"bootstrap.servers": bootstrap, "group.id": group, **reads, **quick, **settings})
 
@@ -128,17 +126,15 @@ class Source(Worker):
 
 class Transactional(ABC):
     """Moves records from the topic ``source`` to the topic ``target`` of the cluster ``to``, and keeps its positions
-    there in the group of the consumer ``group``. It works in a process of its own."""
+    there in the group of the consumer ``group``. Its counts are those since the last sign of life."""
 
     def __init__(self, name: str, source: str, target: str, to: str, consumer: Consumer, group: Consumer) -> None:
         self._name, self._source, self._target, self._to = name, source, target, to
         self._consumer, self._group = consumer, group
         self._stopping = threading.Event()
         self._counts = Counter[str]()
-        """The number of records and of each error since the last sign of life."""
         self._reached = [-1] * PARTITIONS
         self._moved = Counter[int | None]()
-        """The number of records by partition since the last rewind."""
         self._empty_reads = 0
 
     @abstractmethod
@@ -224,8 +220,8 @@ class Job(Transactional):
             self._consumer.seek(one)
 
     def _may_end(self) -> bool:
-        """The last records of the output must not equal those of an aborted transaction: nothing would tell which of
-        them is copied. Only the first batch after a rewind may repeat such records."""
+        """Only the first batch after a rewind may hold records of an aborted transaction, too. If they were the last
+        ones of the output, nothing would tell which of them is copied."""
         return min(self._moved[one] for one in range(PARTITIONS)) > BATCH or self._empty_reads > 20
 
 
@@ -249,9 +245,7 @@ class Kept(Worker):
     def __init__(self, kind: type[Transactional], *arguments: str) -> None:
         super().__init__(f"{kind.__name__} {' '.join(arguments)}")
         self.counts = Counter[str]()
-        """The number of moved records, of hangs and of each error."""
         self.reached = [-1] * PARTITIONS
-        """Up to where a copier has copied everything."""
         self._command = [sys.executable, __file__, kind.__name__, *arguments]
 
     def _work(self) -> None:
