@@ -86,11 +86,10 @@ class ServerProcess(ABC):
             # Do not call `_is_ready` again after it has returned True, because it returns False while a topic is being
             # created.
             answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout_s)
-            if not self.running():
-                raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
-            if not answered:
-                what = f"{self.name} was not ready within {self.start_timeout_s:g} s"
-                raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
+            ended = not self.running()
+            if ended or not answered:
+                what = "ended while starting" if ended else f"was not ready within {self.start_timeout_s:g} s"
+                raise SandboxError(f"{self.name} {what}", log_tail(self.log_file), f"see {self.log_file}")
         except BaseException:
             self.kill()
             raise
