@@ -29,10 +29,9 @@ from offsetmgr.cli.render import (
     note,
     report_and_exit_code,
     rows_of,
-    worded,
     write_rows,
 )
-from offsetmgr.core.advice import Advice, for_command_line
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -288,10 +287,7 @@ Wait = Annotated[
 def _run(request: zk.ControllerRequest, columns: Sequence[Column], flags: RunFlags, wait_s: float) -> int:
     """Shows a request, executes it with --execute, and returns the exit code."""
     plan, output, in_table = request.plan, flags.output, flags.output.for_people
-    for error in plan.rejections:
-        note(f"error: {worded(error)}")
-    for hint in dict.fromkeys(error.hint for error in plan.rejections if error.hint):
-        note(Advice("hint: {}", hint))
+    rejected = report_and_exit_code(plan.rejections)
     execute = flags.execute and bool(plan.todo)
     if in_table or not flags.execute:
         rows = ((*row, _plan_note(step)) for row, step in _steps(columns, plan))
@@ -309,7 +305,7 @@ def _run(request: zk.ControllerRequest, columns: Sequence[Column], flags: RunFla
     elif not execute:
         note(f"dry run: would {plan.summary}; nothing was changed")
         note("hint: add --execute to do it")
-    return FAILED if left or plan.rejections else 0
+    return FAILED if left else rejected
 
 
 def _steps(columns: Sequence[Column], plan: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
