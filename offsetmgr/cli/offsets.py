@@ -31,11 +31,11 @@ from offsetmgr.cli.options import (
     TranslationFlags,
     UnterminatedOption,
     arg,
-    check_topics,
     command_group,
     flag,
     opt,
     parse_renames,
+    require_choice,
 )
 from offsetmgr.cli.render import (
     FAILED,
@@ -366,7 +366,7 @@ def reset(
         raise UsageError("offsets reset", why, f"exactly one of {' '.join(scenarios)}")
     (to,) = given
     if from_file is None:
-        check_topics(topics.topic, all_topics)
+        require_choice("--topic", topics.topic, "--all-topics", all_topics)
     edit = offsets.reset(connect, selection, to, topics.selection(), create=new_group, active=members.active())
     return flags.run(edit, as_csv=export_csv, plan=plan or "")
 
@@ -383,7 +383,7 @@ def delete(
 ) -> int:
     """Delete committed offsets."""
     selection = groups.selection()
-    check_topics(topics.topic, all_topics)
+    require_choice("--topic", topics.topic, "--all-topics", all_topics)
     return flags.run(offsets.delete(connect, selection, topics.selection(), active=members.active()))
 
 

@@ -234,9 +234,7 @@ class GroupFlags(NamedTuple):
 
     def selection(self) -> GroupSelection:
         """Returns the selected groups. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
-        if bool(self.group) == self.all_groups:
-            why = "both --group and --all-groups are given" if self.all_groups else "no group is named"
-            raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
+        require_choice("--group", self.group, "--all-groups", self.all_groups)
         return GroupFilter(self.group, self.exclude_group).selection()
 
 
@@ -266,11 +264,12 @@ class GroupFilter(NamedTuple):
         return GroupSelection(self.group or None, exclude=self.exclude_group, on_missing=on_missing)
 
 
-def check_topics(topics: list[str] | None, all_topics: bool) -> None:
-    """Raises `UsageError` unless exactly one of --topic and --all-topics is given."""
-    if bool(topics) == all_topics:
-        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
-        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+def require_choice(option: str, named: list[str] | None, other: str, everything: bool) -> None:
+    """Raises `UsageError` unless exactly one of two options is given: ``option``, which names groups or topics, and
+    ``other``, which selects all of them."""
+    if bool(named) == everything:
+        why = f"both {option} and {other} are given" if everything else f"no {option.lstrip('-')} is named"
+        raise UsageError(option, why, f"as in {option} NAME (repeatable, globs), or {other}")
 
 
 PlanPath = Annotated[Path, arg("PLAN", "The plan file; its journal is in the same directory.")]

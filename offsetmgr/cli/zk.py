@@ -14,11 +14,11 @@ from offsetmgr.cli.options import (
     GroupFlags,
     TopicFlags,
     arg,
-    check_topics,
     command_group,
     file_to_write,
     flag,
     opt,
+    require_choice,
 )
 from offsetmgr.cli.render import (
     FAILED,
@@ -346,7 +346,7 @@ def elect(
 
     A partition whose preferred replica is dead or not in sync is rejected; the others get their election.
     """
-    check_topics(topic.topic, all_topics)
+    require_choice("--topic", topic.topic, "--all-topics", all_topics)
     return _run(zk.elect(connect, topic.selection()), ELECTION, flags, wait_s)
 
 
