@@ -83,7 +83,7 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
     one = edits.show(Terminal(), operation_id)
     fields = one.document()
     if output.for_people:
-        times = {"at_ms": _moment(one.at_ms), "ended_ms": _moment(one.ended_ms)}
+        times = {"at_ms": time_text(one.at_ms), "ended_ms": one.ended_ms and time_text(one.ended_ms)}
         shown = [
             (name.removesuffix("_ms"), times.get(name, value)) for name, value in fields.items() if value is not None
         ]
@@ -115,7 +115,7 @@ def undo_command(
     from offsetmgr.cli.app import run
 
     one, calls = edits.undo(Terminal(), operation_id, allow_rewind=allow_rewind, execute=execute)
-    note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
+    note(f"{one.start.name} of {time_text(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
     failed = 0
     for call in calls:
         is_rollback = call.verb == "migrate rollback"  # it executes without an option
@@ -125,7 +125,3 @@ def undo_command(
         with edits.undoing(one.id):
             failed = max(failed, run([*command.words()[1:], "--reason", reason or f"undo of {one.id}"]))
     exit_with(failed)
-
-
-def _moment(ms: int | None) -> str | None:
-    return None if ms is None else time_text(ms)
