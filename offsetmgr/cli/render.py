@@ -602,9 +602,7 @@ class WatchedOutput:
 
     def changes(self, columns: Sequence[Column], *, key: Sequence[str], value: str, position: str) -> Changes:
         """Returns the changes of a table since the previous output."""
-        if (known := tuple(columns)) not in self._changes:
-            self._changes[known] = Changes(columns, key=key, value=value, position=position)
-        return self._changes[known]
+        return self._changes.setdefault(tuple(columns), Changes(columns, key=key, value=value, position=position))
 
     def begin(self, seconds: float) -> None:
         """Begins the next output."""
@@ -837,9 +835,8 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         note(f"hint: {_command_line_hint(error)}")
         return USAGE
     if isinstance(error, UnicodeEncodeError) and (argument := _argument_without_encoding()) is not None:
-        note(f"error: argument {argument!a}: is not valid UTF-8")
-        note("hint: a terminal with the encoding UTF-8 sends valid arguments")
-        return USAGE
+        hint = "a terminal with the encoding UTF-8 sends valid arguments"
+        return _report_offsetmgr_error(UsageError(f"argument {argument!a}", "is not valid UTF-8", hint))
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         hint = "set TMPDIR to a directory that can be written, or mount a tmpfs at /tmp"
         return _report_offsetmgr_error(FileFailure("temporary files", str(error.strerror), hint))
