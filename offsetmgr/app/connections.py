@@ -510,8 +510,7 @@ class Connections(Closeable):
         if compared.keeps_epochs:
             return kafka
         if origin.cluster_id is None and not origin.brokers:
-            why = f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
-            self.warn(why)
+            self.warn(f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker")
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         if self.refuses_other_cluster if strict is None else strict:

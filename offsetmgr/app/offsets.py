@@ -896,8 +896,7 @@ def _from_file(connections: Connections, store: OffsetStore, to: FromFile, group
         crossed = connections.check_crossing("offsets reset", snapshot, store, to.translate)
         scenario, dropped = offsets_of(snapshot.read(), crossed, groups)
         if dropped:
-            text = f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does"
-            note(text, warning=True)
+            connections.warn(f"a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does")
         return scenario
 
 
