@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from offsetmgr.app import migrate
 from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.translation import open_translations
 from offsetmgr.app.ui import Ui, interrupted_as
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.cutover_options import CutoverOptions
 from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, JournalError, PlanError, UsageError
+from offsetmgr.core.log_origin import TranslationRules
 from offsetmgr.core.offset_store import AheadPolicy
 from offsetmgr.core.plurals import SHOWN, list_of
 from offsetmgr.core.selection import GroupSelection, literal_pattern
@@ -24,10 +24,11 @@ from offsetmgr.migration.cutover import Cutover, CutoverActions, Side
 from offsetmgr.migration.cutover_gates import CutoverReport, way_back_text
 from offsetmgr.migration.cutover_state import STATE_FILE
 from offsetmgr.migration.journaled_writer import Report
-from offsetmgr.migration.plan import GroupPlan, PlanOptions, check_renames
+from offsetmgr.migration.plan import GroupPlan, PlanFile, PlanOptions, check_renames
 from offsetmgr.translation.alignment import Verdict
 
 if TYPE_CHECKING:
+    from offsetmgr.migration.rollback import RollbackPreview
     from offsetmgr.translation.translator import Translations
 
 T = TypeVar("T")
@@ -49,26 +50,24 @@ class _QuietUi(Ui):
 
 
 class CutoverRun:
-    """Moves groups, and then the producers of their topics, from the Kafka cluster at ``source`` to that at ``target``.
-    The operator stops and starts consumers, producers and the replicator; `run` checks a gate before each step, and
-    writes the offsets. The progress is in the file ``path``. Without ``execute``, nothing is changed."""
+    """A call of ``migrate cutover``. ``plan``, ``apply`` and ``undo`` are the steps of a plan, for the servers of the
+    cutover."""
 
     def __init__(
         self,
         connections: Connections,
-        source: str,
-        target: str,
+        pair: SourceAndTarget,
         path: Path,
         options: CutoverOptions,
-        *,
-        sides: migrate.SideSettings | None = None,
-        execute: bool = False,
+        plan: Callable[[Path, PlanOptions, TranslationRules], PlanFile],
+        apply: Callable[[Path, GroupSelection], Report],
+        preview: Callable[[Path, GroupSelection], Iterable[RollbackPreview]],
+        undo: Callable[[Path, GroupSelection], Report],
     ) -> None:
         """Raises `UsageError` if a store is not a Kafka cluster, or if options contradict each other."""
-        uris = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
-        self._connections, self._uris, self._sides, self._path = connections, uris, sides, path
-        self._options, self._execute, self._stop = options, execute, connections.ui.wants_stop
-        self._pair = pair = SourceAndTarget(connections, *uris, sides and sides[:2])
+        self._connections, self._pair, self._path = connections, pair, path
+        self._options, self._plan_groups, self._stop = options, plan, connections.ui.wants_stop
+        self._apply, self._rollback, self._preview = partial(self._problems, apply), undo, preview
         if (silent := pair.origins()[1]) is not None:
             raise silent
         for store in (pair.source, pair.target):
@@ -84,14 +83,9 @@ class CutoverRun:
         if options.undo and options.back_of:
             raise UsageError(Advice("{undo=True} and {back_of}"), "are both given", "give one of them")
 
-    def run(self, selection: GroupSelection) -> CutoverReport:
-        """Returns where each group and each topic stands, who holds it up, and what to do next. The same call goes on
-        from there.
-
-        Raises `UsageError` if the arguments contradict the state, `OtherCluster`, `GateRefused` if there is no way
-        back, `GroupNotFound`, `JournalError`, `Unreachable`, `TimedOut`.
-        """
-        ui, pair, execute = self._connections.ui, self._pair, self._execute
+    def run(self, selection: GroupSelection, arguments: dict[str, Argument], *, execute: bool) -> CutoverReport:
+        """Returns where everything stands. ``arguments`` are those of a further call."""
+        ui, pair = self._connections.ui, self._pair
         stores = zip((pair.source, pair.target), pair.clusters(), strict=True)
         source, target = (Side(store, found, pair.waiting(found).describe_groups) for store, found in stores)
         lock = STATE_FILE.exclusive(self._path) if execute else nullcontext()
@@ -106,9 +100,8 @@ class CutoverRun:
                 Advice("{} -> {}: {}", pair.source.uri, pair.target.uri, back_of or way_back_text(run.state.way_back))
             )
             standings = run.undo() if self._options.undo else run.run()
-        rules, arguments = self._rules, self._sides.arguments if self._sides else {}
+        rules = self._rules
         named: dict[str, Argument] = {
-            **migrate.PlanSelection(selection).arguments,
             "from": pair.source.uri,
             "to": pair.target.uri,
             **arguments,
@@ -177,38 +170,30 @@ class CutoverRun:
         ahead = AheadPolicy.REWIND if rewind else AheadPolicy.REFUSE
         rename = {old: new for old, new in self._renames.items() if old in groups}
         options = PlanOptions(ahead, groups=_only(groups), rename=rename, onto_existing=True)
-        inputs = migrate.PlanInputs(translate=self._rules._replace(back=back))
         with self._quiet():
-            written = migrate.plan(self._connections, *self._uris, path, options, sides=self._sides, inputs=inputs)
-        return list(written.file.groups())
-
-    def _apply(self, path: Path, groups: Sequence[str]) -> dict[str, str]:
-        return self._problems(lambda scope: migrate.apply(self._connections, scope), path, groups)
+            return list(self._plan_groups(path, options, self._rules._replace(back=back)).groups())
 
     def _undo(self, path: Path, groups: Sequence[str]) -> dict[str, str]:
         """Restores all offsets of a group or none. Returns what it did not restore, by group."""
         problems: dict[str, str] = {}
 
-        def undo(scope: migrate.StepScope) -> Report:
-            for one in migrate.preview_rollback(self._connections, scope).partitions:
+        def undo(path: Path, selected: GroupSelection) -> Report:
+            for one in self._preview(path, selected):
                 if one.problem:
                     at = "" if one.applied is None else f"is at {one.now} and not at {one.applied}: "
                     problems.setdefault(one.group, f"{one.tp}: {at}{one.problem}")
             rest = [name for name in groups if name not in problems]
-            if not (rest and self._execute):
-                return Report()
-            return migrate.rollback(self._connections, scope._replace(selection=migrate.PlanSelection(_only(rest))))
+            return self._rollback(path, _only(rest)) if rest else Report()
 
         return self._problems(undo, path, groups) | problems
 
     def _problems(
-        self, step: Callable[[migrate.StepScope], Report], path: Path, groups: Sequence[str]
+        self, step: Callable[[Path, GroupSelection], Report], path: Path, groups: Sequence[str]
     ) -> dict[str, str]:
         """Executes a step of a plan for some groups. Returns what it did not do, by group."""
-        scope = migrate.StepScope(path, migrate.PlanSelection(_only(groups)), self._sides, self._options.reason)
         try:
             with self._quiet():
-                report = step(scope)
+                report = step(path, _only(groups))
         except (Conflict, GroupActive, JournalError, PlanError) as error:
             return dict.fromkeys(groups, str(error))
         failed = {name: one.failures() for name, one in report.failed.items()}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.app.connections import Connections, SourceAndTarget
 from offsetmgr.app.translation import translating
@@ -21,6 +21,7 @@ from offsetmgr.core import TITLES
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.cutover_options import CutoverOptions as CutoverOptions
 from offsetmgr.core.document import time_text
 from offsetmgr.core.errors import (
     FileFailure,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.edits import OutsideLogChecks
     from offsetmgr.groups.scan import TopicMatches
     from offsetmgr.migration.apply import ApplyReport as ApplyReport
+    from offsetmgr.migration.cutover_gates import CutoverReport as CutoverReport
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.fleet import FleetStatus as FleetStatus
     from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from offsetmgr.translation.translator import Translations
 
 
+T = TypeVar("T")
 _PLAN_WITH: Final = "migrate plan with "
 """The command that has the options of a translation. The steps of a plan have none of them."""
 
@@ -954,6 +957,43 @@ def report(
         else "not watched, which takes a window, and ZooKeeper and Kafka that respond"
     )
     return MigrationReport(began, clock.now_ms(), clusters, found, errors, planned, servers, watched)
+
+
+def cutover(
+    connections: Connections,
+    source: str,
+    target: str,
+    selection: GroupSelection,
+    *,
+    state: Path,
+    execute: bool = False,
+    options: CutoverOptions | None = None,
+    sides: SideSettings | None = None,
+) -> CutoverReport:
+    """Moves groups, and then the producers of their topics, from the Kafka cluster at ``source`` to that at ``target``.
+    The operator stops and starts consumers, producers and the replicator; the function checks a gate before each step,
+    and writes the offsets. It returns where each group and each topic stands, who holds it up, and what to do next. The
+    same call continues. The progress is in the file ``state``. Without ``execute``, nothing is changed.
+
+    Raises `UsageError` if the arguments contradict the state, `OtherCluster`, `GateRefused` if there is no way back,
+    `GroupNotFound`, `JournalError`, `Unreachable`, `TimedOut`.
+    """
+    from offsetmgr.app.cutovers import CutoverRun
+
+    source, target = connections.uri_of(source, "source:from"), connections.uri_of(target, "target:to")
+    pair = SourceAndTarget(connections, source, target, sides and sides[:2])
+    arguments = {**PlanSelection(selection).arguments, **(sides.arguments if sides else {})}
+    reason = (options := options or CutoverOptions()).reason
+
+    def plan_groups(path: Path, planned: PlanOptions, rules: TranslationRules) -> PlanFile:
+        return plan(connections, source, target, path, planned, sides=sides, inputs=PlanInputs(translate=rules)).file
+
+    def on_plan(step: Callable[[Connections, StepScope], T]) -> Callable[[Path, GroupSelection], T]:
+        return lambda path, groups: step(connections, StepScope(path, PlanSelection(groups), sides, reason))
+
+    preview = on_plan(lambda of, scope: preview_rollback(of, scope).partitions)
+    steps = plan_groups, on_plan(apply), preview, on_plan(rollback if execute else lambda *_: Report())
+    return CutoverRun(connections, pair, state, options, *steps).run(selection, arguments, execute=execute)
 
 
 accept_names(globals(), GroupSelection=GroupSelection.of, PlanSelection=PlanSelection.of, StepScope=StepScope.of)

@@ -794,7 +794,7 @@ def cutover_command(
     stands, also after a kill. Without --execute, it changes nothing. The exit code is 0 only if all selected groups and
     their topics are through.
     """
-    from offsetmgr.app.cutovers import CutoverRun
+    from offsetmgr.app import migrate
 
     page = None if output is None else _RUNBOOKS.get(output.suffix)
     if output is not None and page is None and output.suffix != ".json":
@@ -814,8 +814,8 @@ def cutover_command(
         flags.back_of,
         step.reason or "",
     )
-    run = CutoverRun(connect, from_, to, state, options, sides=connect.sides(configs), execute=execute)
-    found = run.run(groups.selection())
+    sides, selection = connect.sides(configs), groups.selection()
+    found = migrate.cutover(connect, from_, to, selection, state=state, execute=execute, options=options, sides=sides)
     rows = [tuple(map(_worded, row)) for row in rows_of(CUTOVER_COLUMNS, found.statuses)]
     write_rows(CUTOVER_COLUMNS, rows, format)
     for one in found.statuses:
