@@ -95,22 +95,15 @@ class CutoverRun:
             run = Cutover((source, target), self._path, actions, self._options, execute=execute)
             self._rules, self._renames = run.options.rules, run.options.renames
             run.names = self._selected(selection, run)
-            back_of = run.state.back_of and f"the way back of {run.state.back_of}"
-            ui.note(
-                Advice("{} -> {}: {}", pair.source.uri, pair.target.uri, back_of or way_back_text(run.state.way_back))
-            )
+            back_of = run.state.back_of
+            way_back = f"the way back of {back_of}" if back_of else way_back_text(run.state.way_back)
+            ui.note(Advice("{} -> {}: {}", pair.source.uri, pair.target.uri, way_back))
             standings = run.undo() if self._options.undo else run.run()
-        rules = self._rules
-        named: dict[str, Argument] = {
-            "from": pair.source.uri,
-            "to": pair.target.uri,
-            **arguments,
-            "state": str(self._path),
-            "excuse": self._options.excused,
-        }
+        rules, state = self._rules, str(self._path)
+        named: dict[str, Argument] = {"from": pair.source.uri, "to": pair.target.uri, **arguments, "state": state}
         named |= {"accept": rules.accepts, "ignore_header": rules.ignored_headers, "max_read": rules.max_read}
-        swapped: dict[str, Argument] = {"from": pair.target.uri, "to": pair.source.uri, "back_of": str(self._path)}
-        swapped["excuse"] = None  # they have not moved
+        swapped: dict[str, Argument] = {"from": pair.target.uri, "to": pair.source.uri, "back_of": state}
+        named["excuse"], swapped["excuse"] = self._options.excused, None  # these have not moved
         swapped["accept"] = tuple(one for one in rules.accepts if one != Verdict.MISSING)
         files = arguments.get("to_command_config"), arguments.get("from_command_config")
         swapped["from_command_config"], swapped["to_command_config"] = files

@@ -715,7 +715,7 @@ CUTOVER_COLUMNS: Final = (
     Column("kind"),
     Column("name"),
     Column("step"),
-    Column("held_up_by", get="gate.why", optional=True),
+    Column("held_up_by", optional=True),
     Column("note", detail=True),
     Column("next", get="gate.next", detail=True),
 )
@@ -799,21 +799,9 @@ def cutover_command(
     page = None if output is None else _RUNBOOKS.get(output.suffix)
     if output is not None and page is None and output.suffix != ".json":
         raise UsageError("--output", "must end in .md, .html or .json")
-    options = CutoverOptions(
-        translation.rules(),
-        parse_renames(rename),
-        wait_s,
-        interval_s,
-        max_behind,
-        flags.remove_static_members,
-        flags.outputs(),
-        tuple(flags.excuse or ()),
-        flags.replicator_stopped,
-        flags.way_back,
-        flags.undo,
-        flags.back_of,
-        step.reason or "",
-    )
+    words = flags.replicator_stopped, flags.way_back, flags.undo, flags.back_of, step.reason or ""
+    given = flags.remove_static_members, flags.outputs(), tuple(flags.excuse or ()), *words
+    options = CutoverOptions(translation.rules(), parse_renames(rename), wait_s, interval_s, max_behind, *given)
     sides, selection = connect.sides(configs), groups.selection()
     found = migrate.cutover(connect, from_, to, selection, state=state, execute=execute, options=options, sides=sides)
     rows = [tuple(map(_worded, row)) for row in rows_of(CUTOVER_COLUMNS, found.statuses)]

@@ -462,18 +462,11 @@ class Cutover:
             def of(found: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
                 return {tp: found[tp] for tp in tps if tp in found}
 
-            return TopicObservation(
-                topic,
-                self._rename(topic),
-                counts,
-                (of(first.source_logs), of(second.source_logs)),
-                (of(first.target_logs), of(second.target_logs)),
-                of(open_),
-                Verdict.MISSING in self.options.rules.accepts,
-                self._lacking,
-                self._answer,
-                recreated.get(topic, ""),
-            )
+            copy, gone = self._rename(topic), recreated.get(topic, "")
+            logs = of(first.source_logs), of(second.source_logs)
+            copies = of(first.target_logs), of(second.target_logs)
+            facts = of(open_), Verdict.MISSING in self.options.rules.accepts, self._lacking, self._answer
+            return TopicObservation(topic, copy, counts, logs, copies, *facts, gone)
 
         topics = {topic: of_topic(topic, counts) for topic, counts in second.counts.items()}
         here = self._source.describe(self.names)

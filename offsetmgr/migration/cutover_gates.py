@@ -77,6 +77,10 @@ class CutoverStatus(NamedTuple):
     def step(self) -> str:
         return self.done if self.gate is None else self.gate.step.text
 
+    @property
+    def held_up_by(self) -> str:
+        return "" if self.gate is None else self.gate.why
+
 
 Positions: TypeAlias = Mapping[str, int]
 """Offsets by partition as text."""
@@ -606,23 +610,12 @@ class CutoverReport(NamedTuple):
 
     def parts(self) -> list[DocumentPart]:
         """Returns the runbook: how far everything is, all steps with who does them, and the ways back."""
-        states = [
-            (
-                one.kind,
-                one.name,
-                one.step,
-                for_command_line(one.gate.why) if one.gate else "",
-                for_command_line(one.note),
-            )
-            for one in self.statuses
-        ]
+        texts = ((one, for_command_line(one.held_up_by), for_command_line(one.note)) for one in self.statuses)
+        states = [(one.kind, one.name, one.step, *shown) for one, *shown in texts]
         columns = {"kind": "words", "name": "name", "step": "words", "held up by": "words", "note": "words"}
         steps = [(step.text, *_STEPS[step.value - 1][1:]) for step in Gate]
         commands = {name: one.command_line() for name, one in self.commands.items()}
-        ways_back = [
-            f"Before step {Gate.MOVING.text}: {commands['undo']}",
-            f"From then on: {commands['back']}",
-        ]
+        ways_back = [f"Before step {Gate.MOVING.text}: {commands['undo']}", f"From then on: {commands['back']}"]
         if any(one.kind == "topic" for one in self.statuses):
             ways_back.append(f"After step {Gate.PRODUCING.text}: {for_command_line(way_back_text(self.way_back))}")
         return [
