@@ -327,7 +327,7 @@ class Cutover:
                 Gate.WRITTEN, "the run was stopped before it was taken back", "run the same command again"
             )
         then = "stop its consumers, and run it again; if they have consumed at the target, swap both clusters, "
-        then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset back", str(self._path))
+        then = Advice(f"{then}and add {{back_of}} {{}}; otherwise set this offset to the written one", str(self._path))
         if self._is_undone(name, self.state.groups[name]):
             then = "some offsets were taken back already: set this one back, and run it again"
         return ClosedGate(Gate.WRITTEN, problem, then)

@@ -5,9 +5,6 @@ The job and then the source change their clusters by ``migrate cutover`` under l
 connections fail. Each topic has a *home*, the cluster in which it is written. A copier runs from there to the other
 cluster. A topic changes its home while it has no writer. Once the copy is complete, the copier stops, and the position
 of the reverse copier becomes the end of the copy. Only then does the writer start there. So no record is copied back.
-
-The source goes on while the job moves. The last record of a copy may equal an aborted record as well, and then only a
-later record tells the job's place.
 """
 
 from __future__ import annotations
